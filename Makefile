@@ -1,0 +1,81 @@
+# make demo   install into .venv and reconstruct a photo
+# make test   lint, types and tests
+# make prove  the slow proofs: every benchmark, one after the other
+# make lock   refresh constraints.txt
+# make clean  remove .venv and everything the other targets wrote
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+export PIP_ROOT_USER_ACTION := ignore
+
+.PHONY: help demo test prove lock clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+demo: $(VENV)/.installed
+	@$(BIN)/python -m finola.cli reconstruct skimage:astronaut -o demo/
+	@echo "Written to demo/:" && ls demo | sed 's/^/  /'
+
+# Each pytest worker gets one thread, so that two workers share two cores instead of fighting for them.
+test: $(VENV)/.installed-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+prove: $(VENV)/.installed
+	@set -e; for proof in $(sort $(wildcard benchmarks/*.py)); do echo "== $$proof"; $(BIN)/python $$proof; done
+
+# Asks pip what a fresh install of .[test] would choose today, and keeps names and versions only.
+lock: $(VENV)/.python
+	@echo "Resolving the newest versions that fit pyproject.toml"
+	@$(PIP) install --dry-run --ignore-installed --report $(VENV)/report.json '.[test]'
+	@$(BIN)/python -c "$$PINS" < $(VENV)/report.json > $(VENV)/constraints.txt
+	@mv $(VENV)/constraints.txt constraints.txt
+	@echo "Wrote constraints.txt: $$(grep -c == constraints.txt) packages"
+
+define PINS
+import json, sys
+print("# Exact versions for .[test]; make lock writes this file.")
+found = (item["metadata"] for item in json.load(sys.stdin)["install"])
+pins = {item["name"].lower().replace("_", "-"): item["version"].split("+")[0] for item in found}
+print(*(f"{name}=={version}" for name, version in sorted(pins.items()) if name != "finola"), sep="\n")
+endef
+export PINS
+
+clean:
+	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+define CHECK
+import sys
+if sys.version_info < (3, 11):
+    sys.exit("finola needs Python 3.11 or newer, and $(PYTHON) is %d.%d: name a newer one, as in "
+             "make PYTHON=python3.12 $(or $(firstword $(MAKECMDGOALS)),demo)." % sys.version_info[:2])
+try:
+    import ensurepip, venv
+except ImportError:
+    sys.exit("$(PYTHON) cannot make a virtual environment: install its venv module (Debian: apt install python3-venv).")
+endef
+export CHECK
+
+# Keeps a virtual environment that is already there and whole.
+$(VENV)/.python:
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { $(PYTHON) -c "$$CHECK" && $(PYTHON) -m venv --clear $(VENV); }
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.python
+	@echo "Installing finola and its libraries into $(VENV); the first time takes minutes, mostly PyTorch"
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+# Installs everything that $(VENV)/.installed does, so it stamps both.
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/.python
+	@echo "Installing finola, its libraries and its test tools into $(VENV); the first time takes minutes, mostly PyTorch"
+	@$(PIP) install -c constraints.txt -e '.[test]'
+	@touch $(VENV)/.installed $@
