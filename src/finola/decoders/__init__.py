@@ -1,0 +1,25 @@
+"""Stations after the map: whatever turns z into pixels."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from finola.decoders.conv_ae import MAP_CHANNELS
+from finola.decoders.patch import PatchDecoder, TransformerDecoder
+from finola.decoders.upsampling import UpsamplingDecoder
+from finola.names import ModelConfig
+
+
+def build_decoder(config: ModelConfig) -> nn.Module:
+    """The decoder that a configuration names (wave models have `finola.decoders.waves`)."""
+    channels = MAP_CHANNELS if config.transition == "conv-ae" else config.channels
+    if config.decoder == "patch":
+        return PatchDecoder(channels, config.cell)
+    if config.decoder.startswith("tran"):
+        return TransformerDecoder(channels, config.cell, blocks=int(config.decoder.removeprefix("tran")))
+    height, width = config.cell
+    if height != width:
+        raise ValueError(
+            f"model name {config}: the upsampling decoder has square cells, not {height}x{width}; use +patch."
+        )
+    return UpsamplingDecoder(channels, height)

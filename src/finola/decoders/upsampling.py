@@ -1,0 +1,60 @@
+"""The paper's upsampling + convolution decoder (appendix A, Table 11), for cells of 1, 2, 4, … 32 pixels."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+# pixels per position → (width of the up-conv that leads here, width of the res-conv that follows)
+STAGES = {32: (512, 512), 16: (512, 512), 8: (512, 256), 4: (256, 256), 2: (256, 128), 1: (128, 128)}
+
+
+def conv_norm(in_channels: int, out_channels: int) -> nn.Sequential:
+    """3×3 convolution and batch norm."""
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels))
+
+
+class ResConv(nn.Module):
+    """Two 3×3 convolutions; the identity joins where the width does not change, and there is never a shortcut conv."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.first = conv_norm(in_channels, out_channels)
+        self.second = conv_norm(out_channels, out_channels)
+        self.identity = in_channels == out_channels
+        self.activation = nn.ReLU()
+
+    def forward(self, z: Tensor) -> Tensor:
+        out = self.second(self.activation(self.first(z)))
+        return self.activation(out + z if self.identity else out)
+
+
+class UpConv(nn.Sequential):
+    """Upsampling by two, then one 3×3 convolution."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(nn.Upsample(scale_factor=2.0), conv_norm(in_channels, out_channels), nn.ReLU())
+
+
+class UpsamplingDecoder(nn.Sequential):
+    """z (N, C, H, W) → images (N, 3, cell·H, cell·W), one column of the paper's table.
+
+    >>> import torch
+    >>> UpsamplingDecoder(channels=32, cell=4)(torch.randn(1, 32, 6, 8)).shape
+    torch.Size([1, 3, 24, 32])
+    """
+
+    def __init__(self, channels: int, cell: int) -> None:
+        if cell not in STAGES:
+            raise ValueError(
+                f"the upsampling decoder has cells of 1, 2, 4, 8, 16 or 32 pixels, not {cell}; use +patch."
+            )
+        blocks: list[nn.Module] = []
+        for scale, (up, width) in STAGES.items():
+            if scale > cell:
+                continue
+            if scale < cell:
+                blocks.append(UpConv(channels, up))
+                channels = up
+            blocks.append(ResConv(channels, width))
+            channels = width
+        super().__init__(*blocks, nn.Conv2d(channels, 3, 3, padding=1))

@@ -1,0 +1,75 @@
+"""The wave read-out: every position samples its plane waves inside its cell. Refinements start as no change at all."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from finola.decoders.patch import PatchDecoder, patches_to_image
+from finola.names import ModelConfig
+
+
+class WaveDecoder(nn.Module):
+    """z → images: the linear read-out, then what `refinement(z, image)` makes of it."""
+
+    def __init__(self, config: ModelConfig, refinement: nn.Module | None = None) -> None:
+        super().__init__()
+        self.read_out = PatchDecoder(config.channels, config.cell)
+        self.refinement = refinement
+
+    def forward(self, z: Tensor) -> Tensor:
+        image: Tensor = self.read_out(z)
+        if self.refinement is not None:
+            image = self.refinement(z, image)
+        return image
+
+
+class ResidualBlock(nn.Module):
+    """x + two 3×3 convolutions, no batch statistics."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1), nn.GELU(), nn.Conv2d(width, width, 3, padding=1), nn.GELU()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
+class ConvRefinement(nn.Module):
+    """Residual convolutions on the map add to every cell's pixels; two more on pixels work across cells and tiles."""
+
+    def __init__(self, channels: int, cell: tuple[int, int], width: int = 128, pixel_width: int = 32) -> None:
+        super().__init__()
+        self.cell = cell
+        self.on_map = nn.Sequential(nn.Conv2d(channels, width, 1), ResidualBlock(width), ResidualBlock(width))
+        self.to_pixels = nn.Conv2d(width, 3 * cell[0] * cell[1], 1)
+        self.on_pixels = nn.Sequential(
+            nn.Conv2d(3, pixel_width, 3, padding=1), nn.GELU(), nn.Conv2d(pixel_width, 3, 3, padding=1)
+        )
+        zero_last_layer(self.to_pixels)
+        zero_last_layer(self.on_pixels)
+
+    def forward(self, z: Tensor, image: Tensor) -> Tensor:
+        image = image + patches_to_image(self.to_pixels(self.on_map(z)).permute(0, 2, 3, 1), self.cell)
+        return image + self.on_pixels(image)
+
+
+class AddedDecoder(nn.Module):
+    """A decoder of the paper beside the read-out: its last layer starts at zero, its image is added."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        zero_last_layer(decoder)
+        self.decoder = decoder
+
+    def forward(self, z: Tensor, image: Tensor) -> Tensor:
+        return image + self.decoder(z)
+
+
+def zero_last_layer(module: nn.Module) -> None:
+    """Set the weights of the last linear or convolution layer to zero."""
+    last = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
+    nn.init.zeros_(last.weight)
+    if last.bias is not None:
+        nn.init.zeros_(last.bias)

@@ -1,0 +1,299 @@
+"""Mobile-Former encoders W720 … W5760: a mobile CNN and six global tokens in parallel (table mf-enc-achs).
+
+At 800×1333, attention products counted, `with_tokens` takes 5.51, 20.24, 77.43 G multiply–adds (5.6, 20.4, 77.5 there).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from finola.encoders.backbone import check_size
+
+
+@dataclass(frozen=True)
+class MobileFormerSpec:
+    """One column of the table: stages of rows (#exp, #out), bneck-lite in stage 1, then M-F↓ first and M-F after it."""
+
+    token_dim: int
+    stem: int
+    channels: int
+    stages: tuple[tuple[tuple[int, int], ...], ...]
+    last_mobile_to_former: bool = True
+
+
+_W720 = MobileFormerSpec(
+    token_dim=192,
+    stem=16,
+    channels=720,
+    stages=(
+        ((32, 16),),
+        ((96, 28), (84, 28)),
+        ((168, 48), (144, 48), (144, 48)),
+        ((240, 80), (320, 88), (480, 88), (528, 120), (720, 120), (720, 120)),
+    ),
+)
+_W2880 = MobileFormerSpec(
+    token_dim=256,
+    stem=64,
+    channels=2880,
+    stages=(
+        ((128, 64),),
+        ((384, 112), (336, 112)),
+        ((672, 192), (576, 192), (576, 192)),
+        ((1152, 352), (1408, 352), (1408, 352), (2112, 480), (2880, 480), (2880, 480)),
+    ),
+)
+
+
+def _scaled(spec: MobileFormerSpec, factor: float, **changes: Any) -> MobileFormerSpec:
+    stages = tuple(tuple((int(exp * factor), int(out * factor)) for exp, out in rows) for rows in spec.stages)
+    return replace(spec, stem=int(spec.stem * factor), stages=stages, **changes)
+
+
+# W1440 halves W2880 row by row. The one row printed otherwise, 288/96 at the head of stage 4, is read as 576/176,
+# which fits the printed size and multiply–adds. W4320 and W5760 are given only as W2880 × 1.5 and × 2, with sizes
+# that follow when the last 1×1 conv stays at 2880 and the last Mobile→Former is left out: a fit, not a statement.
+SPECS = {
+    "mf-w720": _W720,
+    "mf-w1440": _scaled(_W2880, 0.5, channels=1440),
+    "mf-w2880": _W2880,
+    "mf-w4320": _scaled(_W2880, 1.5, last_mobile_to_former=False),
+    "mf-w5760": _scaled(_W2880, 2.0, last_mobile_to_former=False),
+}
+
+
+def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs))
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
+    """Softmax attention, scale (C/heads)^-½, on (N, L, C) sequences that are already projected."""
+    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
+
+
+class MobileToFormer(nn.Module):
+    """Tokens look at the map; keys and values are the raw map."""
+
+    def __init__(self, channels: int, token_dim: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(token_dim, channels)
+        self.gate = nn.Linear(token_dim, channels)
+        self.project = nn.Linear(channels, token_dim)
+        self.norm = nn.LayerNorm(token_dim)
+
+    def forward(self, feature_map: Tensor, tokens: Tensor) -> Tensor:
+        pixels = feature_map.flatten(2).transpose(1, 2)  # (N, HW, C)
+        update = _attention(self.query(tokens), pixels, pixels, heads=2)  # (N, T, C)
+        tokens = self.norm(tokens + self.project(2 * F.hardsigmoid(self.gate(tokens)) * update))
+        return tokens
+
+
+class Former(nn.Module):
+    """A post-norm transformer block on the tokens; keys and values are the raw tokens."""
+
+    def __init__(self, token_dim: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(token_dim, token_dim)
+        self.project = nn.Linear(token_dim, token_dim)
+        self.norm = nn.LayerNorm(token_dim)
+        self.ffn = nn.Sequential(nn.Linear(token_dim, 2 * token_dim), nn.GELU(), nn.Linear(2 * token_dim, token_dim))
+        self.ffn_norm = nn.LayerNorm(token_dim)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = self.norm(tokens + self.project(_attention(self.query(tokens), tokens, tokens, heads=4)))
+        tokens = self.ffn_norm(tokens + self.ffn(tokens))
+        return tokens
+
+
+class FormerToMobile(nn.Module):
+    """The map looks at the tokens; queries are the raw map."""
+
+    def __init__(self, channels: int, token_dim: int) -> None:
+        super().__init__()
+        self.key = nn.Linear(token_dim, channels)
+        self.value = nn.Linear(token_dim, channels)
+
+    def forward(self, feature_map: Tensor, tokens: Tensor) -> Tensor:
+        update = _attention(feature_map.flatten(2).transpose(1, 2), self.key(tokens), self.value(tokens), heads=2)
+        return feature_map + update.transpose(1, 2).reshape_as(feature_map)
+
+
+class DyReLU(nn.Module):
+    """max(a₁x, a₂x) with slopes per image and channel, read from the first token."""
+
+    def __init__(self, channels: int, token_dim: int) -> None:
+        super().__init__()
+        self.slopes = nn.Sequential(
+            nn.Linear(token_dim, token_dim // 4), nn.ReLU(), nn.Linear(token_dim // 4, 2 * channels), nn.Hardsigmoid()
+        )
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        a = 2 * (self.slopes(tokens[:, 0]) - 0.5)  # (N, 2C) in [-1, 1]
+        a1, a2 = a[..., None, None].chunk(2, dim=1)
+        return torch.maximum((a1 + 1) * x, a2 * x)
+
+
+class BottleneckLite(nn.Module):
+    """bneck-lite: no work on the tokens, which pass through."""
+
+    def __init__(self, inputs: int, exp: int, out: int) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(_conv_bn(inputs, exp, 3, groups=inputs), nn.ReLU6(), _conv_bn(exp, out, 1))
+        self.identity = inputs == out
+
+    def forward(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        return (x + self.conv(x) if self.identity else self.conv(x)), tokens
+
+
+class InvertedBottleneck(nn.Module):
+    """Mobile in M-F: expand, depthwise 3×3, project; the identity is added only where in = out."""
+
+    def __init__(self, inputs: int, exp: int, out: int, token_dim: int) -> None:
+        super().__init__()
+        self.expand, self.expand_act = _conv_bn(inputs, exp, 1), DyReLU(exp, token_dim)
+        self.depthwise, self.depthwise_act = _conv_bn(exp, exp, 3, groups=exp), DyReLU(exp, token_dim)
+        self.project = _conv_bn(exp, out, 1)
+        self.identity = inputs == out
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        y: Tensor = self.expand_act(self.expand(x), tokens)
+        y = self.project(self.depthwise_act(self.depthwise(y), tokens))
+        return x + y if self.identity else y
+
+
+class DownBottleneck(nn.Module):
+    """Mobile in M-F↓: two lite bottlenecks, the first with stride 2, the second with an identity of its own."""
+
+    def __init__(self, inputs: int, exp: int, out: int, token_dim: int) -> None:
+        super().__init__()
+        self.down, self.down_act = _conv_bn(inputs, exp, 3, stride=2, groups=inputs), DyReLU(exp, token_dim)
+        self.down_project = _conv_bn(exp, out, 1)
+        self.depthwise, self.depthwise_act = _conv_bn(out, 4 * out, 3, groups=out), DyReLU(4 * out, token_dim)
+        self.project = _conv_bn(4 * out, out, 1)
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        x = self.down_project(self.down_act(self.down(x), tokens))
+        y: Tensor = self.project(self.depthwise_act(self.depthwise(x), tokens))
+        return x + y
+
+
+class MobileFormerBlock(nn.Module):
+    """M-F and M-F↓: Mobile reads the tokens that Former has just updated."""
+
+    def __init__(self, inputs: int, exp: int, out: int, token_dim: int, down: bool) -> None:
+        super().__init__()
+        self.mobile_to_former = MobileToFormer(inputs, token_dim)
+        self.former = Former(token_dim)
+        self.mobile = (DownBottleneck if down else InvertedBottleneck)(inputs, exp, out, token_dim)
+        self.former_to_mobile = FormerToMobile(out, token_dim)
+
+    def forward(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = self.former(self.mobile_to_former(x, tokens))
+        return self.former_to_mobile(self.mobile(x, tokens), tokens), tokens
+
+
+@contextmanager
+def _statistics_kept(block: nn.Module) -> Iterator[None]:
+    """Recomputing a block must not enter the same batch into its batch norms a second time."""
+    norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, before in zip(norms, kept, strict=True):
+            norm.momentum, norm.num_batches_tracked = before
+
+
+class MobileFormer(nn.Module):
+    """Mobile-Former whose last stage stays at 1/16.
+
+    >>> encoder = MobileFormer("mf-w720")
+    >>> encoder(torch.rand(1, 3, 256, 256)).shape
+    torch.Size([1, 720, 16, 16])
+    """
+
+    reduction = 16
+
+    def __init__(self, name: str = "mf-w720", in_channels: int = 3) -> None:
+        super().__init__()
+        if name not in SPECS:
+            raise ValueError(f"No Mobile-Former is called {name!r}; the known ones are {', '.join(SPECS)}.")
+        spec, d = SPECS[name], SPECS[name].token_dim
+        self.channels = spec.channels
+        self.stage_channels = [rows[-1][1] for rows in spec.stages[:-1]] + [spec.channels]
+        self.grad_checkpointing = False
+        self.tokens = nn.Parameter(torch.empty(6, d))
+        self.stem = nn.Sequential(_conv_bn(in_channels, spec.stem, 3, stride=2), nn.ReLU6())
+        (exp, inputs), *_ = spec.stages[0]
+        self.blocks, self.stage_ends = nn.ModuleList([BottleneckLite(spec.stem, exp, inputs)]), [0]
+        for rows in spec.stages[1:]:
+            for row, (exp, out) in enumerate(rows):
+                self.blocks.append(MobileFormerBlock(inputs, exp, out, d, down=row == 0))
+                inputs = out
+            self.stage_ends.append(len(self.blocks) - 1)
+        # Only `with_tokens` reads it: frozen, or distributed training on the map would wait for its gradients in vain.
+        last = MobileToFormer(inputs, d).requires_grad_(False)
+        self.last_mobile_to_former = last if spec.last_mobile_to_former else None
+        self.last_conv = nn.Sequential(_conv_bn(inputs, spec.channels, 1), nn.ReLU6())
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.tokens)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+            elif isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute every block in the backward pass instead of keeping its activations."""
+        self.grad_checkpointing = enable
+
+    def _run(self, block: nn.Module, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        if not (self.grad_checkpointing and torch.is_grad_enabled()):
+            x, tokens = block(x, tokens)
+        elif torch.compiler.is_compiling():  # the compiler recomputes without side effects
+            x, tokens = checkpoint(block, x, tokens, use_reentrant=False)
+        else:
+            x, tokens = checkpoint(
+                block, x, tokens, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_kept(block))
+            )
+        return x, tokens
+
+    def _maps_and_tokens(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
+        check_size(images.shape[-2], images.shape[-1], self.reduction)
+        x = self.stem(images)
+        tokens = self.tokens.expand(images.shape[0], -1, -1)  # (N, 6, d)
+        maps = []
+        for index, block in enumerate(self.blocks):
+            x, tokens = self._run(block, x, tokens)
+            if index in self.stage_ends:
+                maps.append(x)
+        return maps, tokens
+
+    def stages(self, images: Tensor) -> list[Tensor]:
+        """The maps of stages 1 … 4, at 1/2, 1/4, 1/8 and 1/16; the last is `forward`'s."""
+        *finer, last = self._maps_and_tokens(images)[0]
+        return [*finer, self.last_conv(last)]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) images to an (N, channels, H/16, W/16) map."""
+        return self.stages(images)[-1]
+
+    def with_tokens(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """`forward`'s map, and the global tokens (N, 6, d) after the last Mobile→Former."""
+        maps, tokens = self._maps_and_tokens(images)
+        if self.last_mobile_to_former is not None:
+            tokens = self.last_mobile_to_former(maps[-1], tokens)
+        return self.last_conv(maps[-1]), tokens

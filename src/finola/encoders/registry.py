@@ -1,0 +1,137 @@
+"""Mobile-Former in timm's registry: importing this module makes `timm.create_model("mobile_former_w720")` work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import Tensor, nn
+
+from finola.encoders.mobile_former import SPECS, MobileFormer
+
+Indices = int | list[int] | tuple[int, ...] | None
+
+
+def _taken(indices: Indices, count: int) -> list[int]:
+    """timm's way to name stages: None is all, n the last n, a list may count from the end."""
+    if indices is None or isinstance(indices, int):
+        return list(range(count))[-indices if indices else 0 :]
+    return [range(count)[index] for index in indices]
+
+
+class MobileFormerClassifier(MobileFormer):
+    """Mobile-Former with timm's interface: mean over the map, dropout, linear layer.
+
+    >>> import timm, torch
+    >>> timm.create_model("mobile_former_w720", num_classes=10)(torch.rand(1, 3, 224, 224)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(
+        self, name: str, num_classes: int = 1000, in_chans: int = 3, global_pool: str = "avg", drop_rate: float = 0.0
+    ) -> None:
+        super().__init__(name, in_chans)
+        self.num_features = self.head_hidden_size = self.channels
+        self.drop_rate = drop_rate
+        self.feature_info = [
+            {"num_chs": channels, "reduction": 2 << index, "module": f"blocks.{end}"}
+            for index, (channels, end) in enumerate(zip(self.stage_channels, self.stage_ends, strict=True))
+        ]
+        self.reset_classifier(num_classes, global_pool)
+
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new linear layer for `num_classes`; 0 leaves the pooled features."""
+        if global_pool not in (None, "", "avg"):
+            raise ValueError(f"global_pool={global_pool!r} is not known: use 'avg', or '' to keep the map.")
+        self.global_pool = getattr(self, "global_pool", "avg") if global_pool is None else global_pool
+        if num_classes and not self.global_pool:
+            raise ValueError(
+                f"global_pool='' keeps the map, which {num_classes} classes cannot be read from: use 'avg'."
+            )
+        self.num_classes = num_classes
+        self.head: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        if isinstance(self.head, nn.Linear):
+            nn.init.trunc_normal_(self.head.weight, std=0.02)
+            nn.init.zeros_(self.head.bias)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) → (N, num_features, H/16, W/16)."""
+        return super().forward(images)
+
+    def forward_head(self, feature_map: Tensor, pre_logits: bool = False) -> Tensor:
+        """(N, num_features, h, w) → (N, num_classes), or the pooled (N, num_features) with `pre_logits`."""
+        x = feature_map.mean((2, 3)) if self.global_pool else feature_map
+        x = F.dropout(x, self.drop_rate, self.training)
+        if not pre_logits:
+            x = self.head(x)
+        return x
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(images))
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        indices: Indices = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """timm's access to stage maps; `norm` and `stop_early` have nothing to act on in a map of a stage."""
+        if output_fmt != "NCHW":
+            raise ValueError(f"output_fmt={output_fmt!r} is not known: Mobile-Former gives NCHW maps.")
+        maps = self.stages(images)
+        taken = [maps[index] for index in _taken(indices, len(maps))]
+        return taken if intermediates_only else (maps[-1], taken)
+
+    def prune_intermediate_layers(
+        self, indices: Indices = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop what no stage in `indices` needs, and return them counted from the first stage."""
+        taken = _taken(indices, len(self.stage_ends))
+        stages = max(taken) + 1
+        if stages < len(self.stage_ends):
+            self.stage_ends, self.stage_channels = self.stage_ends[:stages], self.stage_channels[:stages]
+            self.blocks = self.blocks[: self.stage_ends[-1] + 1]
+            self.last_mobile_to_former, self.last_conv = None, nn.Sequential()
+        if prune_head:
+            self.reset_classifier(0)
+        return taken
+
+
+def _register(name: str) -> str:
+    """Enter `mf-w720` as `mobile_former_w720`, and return that name."""
+
+    def create(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        feature_cfg = {"out_indices": (0, 1, 2, 3), "feature_cls": "getter"}
+        return build_model_with_cfg(
+            MobileFormerClassifier, create.__name__, pretrained, feature_cfg=feature_cfg, name=name, **kwargs
+        )
+
+    create.__name__ = name.replace("mf-", "mobile_former_")
+    return register_model(create).__name__
+
+
+# No published weights; mean 0 and std 1 because Mobile-Former takes images in [0, 1] as they are.
+default_cfgs = generate_default_cfgs(
+    {
+        name.replace("mf-", "mobile_former_"): {
+            "num_classes": 1000,
+            "input_size": (3, 224, 224),
+            "pool_size": (14, 14),
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "mean": (0.0, 0.0, 0.0),
+            "std": (1.0, 1.0, 1.0),
+            "first_conv": "stem.0.0",
+            "classifier": "head",
+        }
+        for name in SPECS
+    }
+)
+REGISTERED = [_register(name) for name in SPECS]

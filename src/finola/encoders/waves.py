@@ -1,0 +1,139 @@
+"""Image → q by least squares on a model's plane waves, computed separably, plus what a refinement adds."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from finola.encoders.refinement import build_refinement
+from finola.names import ModelConfig
+from finola.propagation import start_positions
+from finola.wave.basis import WaveBasis
+from finola.wave.spectrum import OPPONENT, Spectrum
+
+RIDGE = 1e-3  # of the mean diagonal: a period above the image's side makes neighbouring waves nearly dependent
+
+
+class WaveEncoder(nn.Module):
+    """Images (N, 3, H, W) → q (N, M, C) on its sphere.
+
+    Two small products project the image on cos and sin of every row and column frequency; the products of those are its
+    correlations with the plane waves; one small matrix per colour, the inverse of the waves' Gram matrix, solves for
+    their amplitudes. No matrix over pixels is ever built.
+    """
+
+    column_waves: Tensor  # (W, 2·|u|): cosines, then sines, of every distinct u
+    row_waves: Tensor  # (2·|v|, H)
+    colour_mix: Tensor  # (3, 3)
+    terms: Tensor  # (2, size): where a coordinate's two products stand in the table of all products
+    signs: Tensor  # (size,): of the second product
+
+    def __init__(self, config: ModelConfig, refinement: str | None = None, spectrum: Spectrum | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.set_spectrum(spectrum)
+        self.refinement = build_refinement(refinement, config, self.basis.size) if refinement else None
+
+    def set_spectrum(self, spectrum: Spectrum | None) -> None:
+        """Take the waves of this spectrum (None: the bundled one) and solve for their analysis."""
+        self.basis = WaveBasis(self.config, spectrum)
+        self._prepare()
+        inverses = [torch.linalg.inv(gram) for gram in self.gram()]
+        self.analysis = nn.ParameterList(nn.Parameter(inverse.float()) for inverse in inverses)
+
+    def _prepare(self) -> None:
+        """Sines and cosines of the distinct frequencies, and which of their products each coordinate is made of."""
+        basis = self.basis
+        x, y = self._pixels()
+        u, u_index = F.pad(basis.frequencies()[:, 0], (1, 0)).unique(return_inverse=True)  # the means' 0 goes first
+        v, v_index = F.pad(basis.frequencies()[:, 1], (1, 0)).unique(return_inverse=True)
+        columns, rows = x[:, None] * u, v[:, None] * y
+        self.register_buffer("column_waves", torch.cat([columns.cos(), columns.sin()], 1).float(), persistent=False)
+        self.register_buffer("row_waves", torch.cat([rows.cos(), rows.sin()], 0).float(), persistent=False)
+        self.register_buffer("colour_mix", OPPONENT.float(), persistent=False)
+
+        def place(colour: Tensor, row: Tensor, column: Tensor) -> Tensor:
+            return (colour * 2 * len(v) + row) * 2 * len(u) + column
+
+        terms, signs = torch.zeros(2, basis.size, dtype=torch.int64), torch.zeros(basis.size)
+        colour, u_cos, v_cos, c = basis.waves[:, 2], u_index[1:], v_index[1:], basis.pairs
+        u_sin, v_sin = u_cos + len(u), v_cos + len(v)
+        terms[:, c] = torch.stack([place(colour, v_cos, u_cos), place(colour, v_sin, u_sin)])  # cos(a+b)
+        terms[:, c + 1] = torch.stack([place(colour, v_cos, u_sin), place(colour, v_sin, u_cos)])  # sin(a+b)
+        signs[c], signs[c + 1] = -1, 1
+        terms[0, basis.mean_index()] = place(basis.means, v_index[0], u_index[0])
+        self.register_buffer("terms", terms, persistent=False)
+        self.register_buffer("signs", signs, persistent=False)
+
+    def _pixels(self) -> tuple[Tensor, Tensor]:
+        """x and y of every column and row, counted from the origin of the first path's start cell."""
+        config = self.config
+        row, column = start_positions(config.start, config.map_size, config.paths)[0]
+        height, width = config.image_size
+        x = torch.arange(width, dtype=torch.float64) - column * config.cell[1]
+        y = torch.arange(height, dtype=torch.float64) - row * config.cell[0]
+        return x, y
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
+        """A checkpoint brings its own waves: how many each colour has, and with them every shape, may differ."""
+        waves = state_dict.get(f"{prefix}basis.waves")
+        if waves is not None and not torch.equal(waves.cpu(), self.basis.waves.cpu()):
+            device = self.column_waves.device
+            self.basis.set_waves(waves.cpu().clone(), state_dict[f"{prefix}basis.means"].cpu().clone())
+            self._prepare()
+            sizes = [state_dict[f"{prefix}analysis.{colour}"].shape for colour in range(3)]
+            self.analysis = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in sizes)
+            self.to(device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def gram(self) -> list[Tensor]:
+        """Per colour: ΦᵀΦ + ridge over all pixels, float64, from one-dimensional sums alone."""
+        x, y = self._pixels()
+        grams = []
+        for colour in range(3):
+            # The mean is the wave of frequency 0, of which only the cosine is kept.
+            mean = int((self.basis.means == colour).any())
+            own = self.basis.waves[:, 2] == colour
+            u, v = (F.pad(frequency[own], (mean, 0)) for frequency in self.basis.frequencies().unbind(1))
+            minus = _sum_of_phases(u, x, -1) * _sum_of_phases(v, y, -1)  # Σ e^{i((u−u')x + (v−v')y)}
+            plus = _sum_of_phases(u, x, +1) * _sum_of_phases(v, y, +1)
+            blocks = torch.stack(  # [[cos·cos, cos·sin], [sin·cos, sin·sin]]
+                [
+                    torch.stack([(minus + plus).real, (plus - minus).imag], -1),
+                    torch.stack([(plus + minus).imag, (minus - plus).real], -1),
+                ],
+                dim=1,
+            )  # (K, 2, K, 2)
+            G = blocks.flatten(2).flatten(0, 1) / 2
+            if mean:
+                keep = torch.arange(len(G)) != 1
+                G = G[keep][:, keep]
+            grams.append(G + RIDGE * G.diagonal().mean() * torch.eye(len(G), dtype=G.dtype) if len(G) else G)
+        return grams
+
+    def correlations(self, images: Tensor) -> Tensor:
+        """Φᵀ(image − ½): (N, size)."""
+        n, _, height, width = images.shape
+        along_x = (images - 0.5).reshape(-1, width) @ self.column_waves  # rows of all images: (N·3·H, 2·|u|)
+        mixed = self.colour_mix @ along_x.reshape(n, 3, -1)  # (N, 3, H·2|u|); fewer numbers here than in pixels
+        table = (self.row_waves @ mixed.reshape(n, 3, height, -1)).flatten(1)  # (N, 3·2|v|·2|u|)
+        return table[:, self.terms[0]] + self.signs * table[:, self.terms[1]]
+
+    def analyse(self, images: Tensor) -> Tensor:
+        """The least-squares coordinates of the picture, before any refinement: (N, size)."""
+        by_colour = self.correlations(images).split([len(S) for S in self.analysis], dim=1)
+        solved = [b @ S for b, S in zip(by_colour, self.analysis, strict=True)]
+        return torch.cat(solved, dim=1) * self.basis.gain
+
+    def forward(self, images: Tensor) -> Tensor:
+        picture = self.basis.split(self.analyse(images))  # (N, M, size)
+        if self.refinement is not None:
+            picture = picture + self.refinement(images)
+        return self.basis.complete(picture)
+
+
+def _sum_of_phases(u: Tensor, x: Tensor, sign: int) -> Tensor:
+    """Σₓ e^{i(u_k + sign·u_l)x}: (K, K), complex128."""
+    E = torch.exp(1j * u[:, None] * x)  # (K, X)
+    return E @ (E.T if sign > 0 else E.conj().T)

@@ -1,0 +1,181 @@
+"""A model's configuration, and the one-line name that parses into it and prints back.
+
+ENCODER/CxM@MAP[:IMAGE][+option …]        mf-w2880/1024x4@64+scatter    waves+conv/256x1@16:64
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Size = tuple[int, int]
+
+MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")
+STARTS = {
+    "scatter": "scatter",
+    "corner": "top-left",
+    "top-right": "top-right",
+    "bottom-left": "bottom-left",
+    "bottom-right": "bottom-right",
+}
+TRANSITIONS = {
+    "linear": "linear",
+    "repeat": "repetition",
+    "mlp": "norm-mlp",
+    "batchnorm": "batch-norm",
+    "convae": "conv-ae",
+}
+SPEEDS = {"real": "real", "unit": "unit"}
+OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "tran<blocks>")
+
+_NAME = re.compile(r"(?P<encoder>[^/@:]+)/(?P<c>\d+)x(?P<m>\d+)@(?P<rest>.+)")
+_SIZE = re.compile(r"(\d+)(?:x(\d+))?")
+
+
+def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
+    """The known words nearest to `word`, as the end of a sentence.
+
+    >>> nearest("scater", ["scatter", "corner"])
+    'did you mean scatter?'
+    """
+    known = list(known)
+    found = difflib.get_close_matches(word, known, n=count, cutoff=0.4)
+    return f"did you mean {' or '.join(found)}?" if found else f"known are {', '.join(known[:12])}."
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What an `Autoencoder` is made of. `str(config)` is its name, `ModelConfig.parse(name)` the way back.
+
+    >>> ModelConfig.parse("mf-w720/512x1@16+corner").start
+    'top-left'
+    >>> str(ModelConfig("waves", 256, 1, (16, 16), (64, 64)))
+    'waves/256x1@16:64'
+    """
+
+    encoder: str  # mf-w720 … mf-w5760, waves, waves+REFINEMENT, or a timm backbone
+    channels: int  # C
+    paths: int  # M
+    map_size: Size  # of z
+    image_size: Size = (256, 256)
+    start: str | Size = "center"  # center, scatter, a corner, or one cell (y, x)
+    transition: str = "norm-linear"
+    speeds: str = "complex"  # complex (free A, B), real (P·diag), unit (one P)
+    position: bool = False  # a position embedding before the decoder; unit speeds always have it
+    decoder: str = "upsample"  # upsample, patch (linear), or tranK (K transformer blocks + linear)
+
+    def __post_init__(self) -> None:
+        for field in ("map_size", "image_size", "start"):
+            value = getattr(self, field)
+            if isinstance(value, list):  # JSON and YAML know no tuples
+                object.__setattr__(self, field, tuple(value))
+        if min(self.channels, self.paths, *self.map_size, *self.image_size) < 1:
+            raise ValueError(f"model name {self}: channels, paths, map and image sizes are at least 1")
+        if self.image_size[0] % self.map_size[0] or self.image_size[1] % self.map_size[1]:
+            raise ValueError(
+                f"model name {self}: a map of {show_size(self.map_size)} does not divide an image of "
+                f"{show_size(self.image_size)}; every side of the image is a multiple of the map's."
+            )
+        if self.speeds != "complex" and self.transition != "norm-linear":
+            raise ValueError(f"model name {self}: {self.speeds} speeds belong to norm+linear, not to {self.transition}")
+        if self.transition == "conv-ae" and self.paths != 4:
+            raise ValueError(f"model name {self}: Conv-AE pools to a 2x2 grid, so it has 4 vectors, not {self.paths}")
+        if self.is_waves and (self.transition, self.speeds) != ("norm-linear", "complex"):
+            raise ValueError(
+                f"model name {self}: a wave start needs norm+linear with free A and B; "
+                f"{self.speeds} speeds with {self.transition} cannot rotate channel pairs."
+            )
+        if self.is_waves and self.decoder != "upsample":
+            raise ValueError(f"model name {self}: a wave model has its own read-out, leave out +{self.decoder}")
+
+    @property
+    def cell(self) -> Size:
+        """Pixels per position of the map, (height, width)."""
+        return self.image_size[0] // self.map_size[0], self.image_size[1] // self.map_size[1]
+
+    @property
+    def is_waves(self) -> bool:
+        """Whether q comes from least squares on plane waves."""
+        return self.encoder.split("+")[0] == "waves"
+
+    @property
+    def has_position(self) -> bool:
+        """Whether a position embedding is added to z before the decoder."""
+        return self.position or self.speeds == "unit"
+
+    def __str__(self) -> str:
+        name = f"{self.encoder}/{self.channels}x{self.paths}@{show_size(self.map_size)}"
+        if self.image_size != (256, 256):
+            name += f":{show_size(self.image_size)}"
+        options = []
+        if isinstance(self.start, tuple):
+            options.append(f"at{self.start[0]}x{self.start[1]}")
+        for words, value in ((STARTS, self.start), (TRANSITIONS, self.transition), (SPEEDS, self.speeds)):
+            options += [word for word, meaning in words.items() if meaning == value]
+        if self.position and self.speeds != "unit":
+            options.append("pos")
+        if self.decoder != "upsample":
+            options.append(self.decoder)
+        return "+".join([name, *options])
+
+    @classmethod
+    def parse(cls, name: str) -> ModelConfig:
+        """Read a one-line name; a wrong one is a `ValueError` that says which word and what is near it."""
+        match = _NAME.fullmatch(name.strip())
+        if not match:
+            raise ValueError(
+                f"{name!r} is not a model name; one looks like mf-w2880/1024x4@64 "
+                "(encoder / channels x paths @ map, then :image and +options)."
+            )
+        encoder = match["encoder"]
+        if encoder.startswith("mf-") and encoder not in MOBILE_FORMERS:
+            raise ValueError(f"unknown encoder {encoder!r} in {name!r}: {nearest(encoder, MOBILE_FORMERS)}")
+        sizes, *options = match["rest"].split("+")
+        if options and ":" in options[-1] and ":" not in sizes:  # …@16+corner:64 is read like …@16:64+corner
+            options[-1], image = options[-1].split(":", 1)
+            sizes += f":{image}"
+        map_text, _, image_text = sizes.partition(":")
+        settings: dict[str, object] = {}
+        for option in options:
+            for key, value in _read_option(option, name).items():
+                if key in settings:
+                    raise ValueError(f"{name!r} says {key} twice.")
+                settings[key] = value
+        return cls(
+            encoder,
+            int(match["c"]),
+            int(match["m"]),
+            _read_size(map_text, name),
+            _read_size(image_text or "256", name),
+            **settings,  # type: ignore[arg-type]
+        )
+
+
+def show_size(size: Size) -> str:
+    """16 for a square, 16x24 (height x width) otherwise."""
+    return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
+
+
+def _read_size(text: str, name: str) -> Size:
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} in {name!r} is not a size; sizes look like 64 or 48x64 (height x width).")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _read_option(option: str, name: str) -> dict[str, object]:
+    if option in STARTS:
+        return {"start": STARTS[option]}
+    if match := re.fullmatch(r"at(\d+)x(\d+)", option):
+        return {"start": (int(match[1]), int(match[2]))}
+    if option in TRANSITIONS:
+        return {"transition": TRANSITIONS[option]}
+    if option in SPEEDS:
+        return {"speeds": SPEEDS[option]}
+    if option == "pos":
+        return {"position": True}
+    if option == "patch" or re.fullmatch(r"tran[1-9]\d*", option):
+        return {"decoder": option}
+    raise ValueError(f"unknown option +{option} in {name!r}: {nearest(option, OPTIONS)}")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from finola.decoders import build_decoder
+from finola.decoders.conv_ae import ConvGrower
+from finola.decoders.patch import PatchDecoder, TransformerDecoder, patches_to_image
+from finola.decoders.upsampling import UpsamplingDecoder
+from finola.names import ModelConfig
+
+
+@pytest.mark.parametrize("cell", [1, 2, 4, 8, 16, 32])
+def test_every_column_of_the_table_gives_pixels(cell):
+    with torch.device("meta"):
+        assert UpsamplingDecoder(64, cell)(torch.empty(2, 64, 3, 5)).shape == (2, 3, 3 * cell, 5 * cell)
+
+
+def test_the_columns_differ_as_the_table_says():
+    """Column 8² has one res-conv and one up-conv of 512 more than column 16²: 27·512² weights (FACTS §4)."""
+    with torch.device("meta"):
+        convolutions = {
+            cell: sum(p.numel() for p in UpsamplingDecoder(512, cell).parameters() if p.ndim == 4) for cell in (32, 16)
+        }
+    assert convolutions[32] - convolutions[16] == 27 * 512**2
+
+
+def test_pooling_matrices_and_decoder_are_the_papers_16_6_million():
+    from finola.zoo import count
+
+    counted = count("mf-w2880/1024x2@64")
+    millions = {station: counted[station].parameters / 1e6 for station in ("pooling", "propagation", "decoder")}
+    assert round(millions["pooling"], 2) == 8.00
+    assert round(millions["propagation"], 2) == 4.19
+    assert round(millions["decoder"], 2) == 4.43
+    assert round(sum(millions.values()), 1) == 16.6
+
+
+def test_a_patch_lands_in_its_cell():
+    image = torch.rand(2, 3, 8, 15)
+    patches = image.reshape(2, 3, 2, 4, 3, 5).permute(0, 2, 4, 1, 3, 5).reshape(2, 2, 3, 60)
+    assert torch.equal(patches_to_image(patches, (4, 5)), image)
+
+
+def test_patch_decoder_reads_every_position_alone():
+    decoder = PatchDecoder(6, (4, 4))
+    z = torch.randn(1, 6, 3, 3)
+    changed = z.clone()
+    changed[:, :, 1, 2] += 1
+    difference = (decoder(changed) - decoder(z)).abs().sum(1)[0] > 1e-6
+    assert difference[4:8, 8:12].any() and difference.sum() == difference[4:8, 8:12].sum()
+
+
+def test_transformer_decoder_has_no_position_embedding():
+    decoder = TransformerDecoder(16, (2, 2), blocks=2).eval()
+    z = torch.randn(1, 16, 2, 3)
+    out = decoder(z).reshape(1, 3, 2, 2, 3, 2)
+    turned = decoder(z.flip(3)).reshape(1, 3, 2, 2, 3, 2)
+    assert torch.allclose(turned, out.flip(4), atol=1e-5)
+
+
+def test_conv_ae_grows_a_grid():
+    with torch.device("meta"):
+        assert ConvGrower(512, (64, 64))(torch.empty(2, 4, 512)).shape == (2, 1024, 64, 64)
+    with pytest.raises(ValueError, match="24x24"):
+        ConvGrower(8, (24, 24))
+
+
+def test_a_cell_that_no_column_has_gets_one_sentence():
+    with pytest.raises(ValueError, match=r"not 64; use \+patch"):
+        build_decoder(ModelConfig.parse("mf-w720/64x1@4"))
+    with pytest.raises(ValueError, match="square cells"):
+        build_decoder(ModelConfig.parse("mf-w720/64x1@8x16"))

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from sequential import sequential, walk
+
+from finola.propagation import CORNERS, EPS, Coefficients, normalise, propagate, start_positions
+from finola.transitions import (
+    BatchNormLinear,
+    Linear,
+    NormLinear,
+    NormMLP,
+    RealSpeeds,
+    Repetition,
+    Transition,
+    UnitSpeeds,
+)
+
+C = 6
+TRANSITIONS = [NormLinear, RealSpeeds, UnitSpeeds, Linear, Repetition, NormMLP, BatchNormLinear]
+SIZES = [(1, 1), (1, 5), (4, 1), (3, 4), (5, 5), (4, 6)]
+
+
+def transition_of(kind: type[Transition], dtype: torch.dtype = torch.float64) -> Transition:
+    torch.manual_seed(0)
+    transition = kind(C).to(dtype).eval()
+    if isinstance(transition, BatchNormLinear):  # statistics that a training run would have left behind
+        transition.norm.running_mean.normal_()
+        transition.norm.running_var.uniform_(0.5, 2)
+    return transition
+
+
+def relative_error(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(((a - b).norm() / b.norm().clamp_min(1e-300)).detach())
+
+
+@pytest.mark.parametrize("kind", TRANSITIONS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("start", ["center", "scatter", "bottom-left"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_parallel_equals_sequential_in_values_and_gradients(kind, size, start, dtype, tolerance):
+    transition = transition_of(kind, dtype)
+    q = torch.randn(2, 3, C, dtype=dtype, requires_grad=True)
+    weight = torch.randn(2, C, *size, dtype=dtype)  # a loss that no symmetry can hide in
+    inputs = [q, *transition.parameters()]
+
+    results = []
+    for z in (
+        propagate(q, transition.prepared(), size, start),
+        sequential(q, transition, size, start_positions(start, size, 3)),
+    ):
+        gradients = torch.autograd.grad((z * weight).sum(), inputs, allow_unused=True)
+        results.append((z, gradients))
+    (parallel, parallel_gradients), (reference, reference_gradients) = results
+
+    assert relative_error(parallel, reference) <= tolerance
+    for ours, theirs in zip(parallel_gradients, reference_gradients, strict=True):
+        if theirs is None:  # a direction that this map never steps in
+            assert ours is None or not ours.any()
+        else:
+            assert relative_error(ours, theirs) <= tolerance
+
+
+@pytest.mark.parametrize("size", [(31, 32), (48, 5)])
+@pytest.mark.parametrize("kind", [NormLinear, RealSpeeds, UnitSpeeds, NormMLP])
+def test_long_walks_equal_sequential(kind, size):
+    transition = transition_of(kind)
+    q = torch.randn(1, 1, C, dtype=torch.float64)
+    z = propagate(q, transition.prepared(), size)
+    start = start_positions("center", size, 1)[0]
+    for cell in [(0, 0), (0, size[1] - 1), (size[0] - 1, 0), (size[0] - 1, size[1] - 1), (1, 2)]:
+        expected = sum(walk(q[0, 0], transition, start, cell, horizontal) for horizontal in (True, False)) / 2
+        assert relative_error(z[0, :, cell[0], cell[1]], expected) <= 1e-10
+
+
+def test_without_gradients_the_map_is_the_same():
+    transition = transition_of(NormLinear)
+    q = torch.randn(2, 4, C, dtype=torch.float64)
+    for start in ("center", "scatter"):
+        with_gradients = propagate(q, transition.prepared(), (5, 6), start)
+        with torch.no_grad():
+            assert torch.allclose(propagate(q, transition.prepared(), (5, 6), start), with_gradients, atol=1e-14)
+
+
+@pytest.mark.parametrize("order", ["horizontal", "vertical"])
+def test_each_order_alone(order):
+    transition = transition_of(NormLinear)
+    q = torch.randn(1, 2, C, dtype=torch.float64)
+    expected = sequential(q, transition, (4, 5), [(2, 2)] * 2, order)
+    assert relative_error(propagate(q, transition.prepared(), (4, 5), order=order), expected) <= 1e-10
+
+
+@pytest.mark.parametrize("kind", TRANSITIONS)
+def test_z_at_the_start_is_q(kind):
+    q = torch.randn(2, 1, C, dtype=torch.float64)
+    for start in ("center", *CORNERS, (1, 3)):
+        y, x = start_positions(start, (4, 5), 1)[0]
+        assert torch.equal(propagate(q, transition_of(kind).prepared(), (4, 5), start)[:, :, y, x], q[:, 0])
+
+
+@pytest.mark.parametrize("kind", TRANSITIONS)
+def test_both_orders_agree_on_the_start_row_and_column(kind):
+    transition = transition_of(kind).prepared()
+    q = torch.randn(2, 1, C, dtype=torch.float64)
+    horizontal = propagate(q, transition, (5, 6), (3, 2), order="horizontal")
+    vertical = propagate(q, transition, (5, 6), (3, 2), order="vertical")
+    assert torch.allclose(horizontal[:, :, 3], vertical[:, :, 3], atol=1e-12)
+    assert torch.allclose(horizontal[..., 2], vertical[..., 2], atol=1e-12)
+    if kind is NormLinear:
+        assert not torch.allclose(horizontal, vertical, atol=1e-3)  # and nowhere else, unless A and B commute
+
+
+@pytest.mark.parametrize("kind", TRANSITIONS)
+@pytest.mark.parametrize("start", ["center", "scatter"])
+def test_paths_are_summed(kind, start):
+    """In evaluation; batch statistics in training couple the paths by nature."""
+    transition = transition_of(kind).prepared()
+    q = torch.randn(2, 5, C, dtype=torch.float64)
+    cells = start_positions(start, (6, 7), 5)
+    singles = sum(propagate(q[:, [m]], transition, (6, 7), cells[m]) for m in range(5))
+    assert torch.allclose(propagate(q, transition, (6, 7), start), singles, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", TRANSITIONS)
+def test_translating_the_start_translates_the_map(kind):
+    """Of z itself; a position embedding is added after it and breaks this by nature."""
+    transition = transition_of(kind).prepared()
+    q = torch.randn(1, 1, C, dtype=torch.float64)
+    here = propagate(q, transition, (6, 7), (2, 3))
+    there = propagate(q, transition, (6, 7), (3, 5))
+    assert torch.allclose(here[:, :, :-1, :-2], there[:, :, 1:, 2:], atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", TRANSITIONS)
+def test_a_batch_equals_its_items(kind):
+    """In evaluation; batch statistics in training couple the images by nature."""
+    transition = transition_of(kind).prepared()
+    q = torch.randn(3, 2, C, dtype=torch.float64)
+    one_by_one = torch.cat([propagate(q[[n]], transition, (4, 5)) for n in range(3)])
+    assert torch.allclose(propagate(q, transition, (4, 5)), one_by_one, atol=1e-12)
+
+
+def test_batch_norm_couples_a_batch_in_training():
+    transition = transition_of(BatchNormLinear).train()
+    q = torch.randn(3, 1, C, dtype=torch.float64)
+    together = propagate(q, transition, (3, 3))
+    alone = propagate(q[:2], transition, (3, 3))
+    assert not torch.allclose(together[:2], alone, atol=1e-3)
+
+
+def test_linear_blows_up_where_norm_linear_does_not():
+    torch.manual_seed(0)
+    q = torch.randn(1, 1, 64)
+    assert propagate(q, Linear(64), (256, 1)).abs().max() > 1e6
+    assert propagate(q, NormLinear(64).prepared(), (256, 256)).abs().max() < 1e3
+
+
+def test_checkpointing_gives_the_same_gradients():
+    transition = transition_of(NormLinear)
+    q = torch.randn(2, 2, C, dtype=torch.float64)
+    plain, recomputed = (
+        torch.autograd.grad(
+            propagate(q, transition.prepared(), (5, 4), checkpointing=checkpointing).square().sum(),
+            transition.parameters(),
+        )
+        for checkpointing in (False, True)
+    )
+    for ours, theirs in zip(recomputed, plain, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [3, 100, 3072])
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.7])
+def test_a_constant_q_stays_constant(channels, value):
+    torch.manual_seed(0)
+    q = torch.full((1, 1, channels), value)
+    z = propagate(q, NormLinear(channels).prepared(), (9, 9))
+    assert torch.allclose(z, torch.full_like(z, value), atol=1e-5)
+
+
+def test_the_mean_folds_into_the_matrix():
+    """A ẑ = (A − mean_row(A)) z / σ."""
+    A, z = torch.randn(C, C, dtype=torch.float64), torch.randn(4, C, dtype=torch.float64)
+    sigma = (z.var(-1, correction=0, keepdim=True) + EPS).sqrt()
+    folded = (A - A.mean(1, keepdim=True)) @ z.T
+    assert torch.allclose((A @ normalise(z).T).T, folded.T / sigma, atol=1e-12)
+
+
+def test_the_map_is_channels_last():
+    z = propagate(torch.randn(2, 1, C), Coefficients(*torch.randn(4, C, C)), (4, 5))
+    assert z.shape == (2, C, 4, 5) and z.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_scattered_starts():
+    assert start_positions("scatter", (64, 64), 4) == [(16, 16), (16, 48), (48, 16), (48, 48)]
+    assert len(set(start_positions("scatter", (64, 64), 8))) == 8
+    assert {y for y, _ in start_positions("scatter", (64, 64), 8)} == {16, 48}  # 2 × 4
+    assert {y for y, _ in start_positions("scatter", (64, 64), 16)} == {8, 24, 40, 56}  # 4 × 4
+    for paths in range(1, 33):
+        cells = start_positions("scatter", (32, 24), paths)
+        assert len(set(cells)) == paths and all(0 <= y < 32 and 0 <= x < 24 for y, x in cells)
+
+
+def test_a_256_map():
+    transition = NormLinear(4)
+    with torch.no_grad():
+        z = propagate(torch.randn(1, 1, 4), transition.prepared(), (256, 256))
+    assert z.shape == (1, 4, 256, 256) and z.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"q": torch.full((1, 1, C), float("nan"))}, "NaN"),
+        ({"q": torch.zeros(0, 1, C)}, "shape"),
+        ({"q": torch.zeros(2, C)}, "N, M, C"),
+        ({"q": torch.randn(1, 1, 5)}, "5 channels, but A is 6 x 6"),
+        ({"size": (0, 4)}, "0x4"),
+        ({"start": (4, 0)}, r"\(4, 0\) lies outside the map of 4x4"),
+        ({"start": (0, -1)}, "outside"),
+        ({"start": "centre"}, "centre"),
+        ({"start": [(0, 0), (1, 1)]}, "2 start positions for 1 paths"),
+        ({"order": "diagonal"}, "diagonal"),
+    ],
+)
+def test_bad_input_gets_one_sentence(change, sentence):
+    arguments = {
+        "q": torch.randn(1, 1, C),
+        "coefficients": Coefficients(*torch.randn(4, C, C)),
+        "size": (4, 4),
+    } | change
+    with pytest.raises(ValueError, match=sentence):
+        propagate(**arguments)
