@@ -1,0 +1,108 @@
+"""One contract over every source: photo number `index` in epoch `epoch` is always the same image."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from finola.data.order import generator
+from finola.data.sources import Source
+from finola.data.transforms import Transform, Whole, draw
+from finola.images import shown_size
+
+
+class Item(NamedTuple):
+    """What a worker hands over for one index."""
+
+    images: Tensor  # uint8 (K, 3, H, W), K crops of one photo
+    label: int
+    photo: int  # the index of the photo that was read
+    replaced: bool  # whether it stands in for an unreadable one
+    skipped: dict[int, str]  # unreadable photos passed over on the way, with the reason
+
+
+class PhotoDataset(Dataset[Item]):
+    """Photos of a source as images: `len`, and `sample(index, epoch)`, which depends on (seed, epoch, index) alone.
+
+    A photo that cannot be read is replaced by the next that can, and listed in `unreadable`. `crops_per_image` views
+    of each photo are taken from one decoding and stacked.
+
+    >>> from finola.data import open_data, RandomCrop
+    >>> image, label = open_data("smoke", transform=RandomCrop(64)).sample(0, epoch=3)
+    >>> image.shape, image.dtype, label
+    (torch.Size([3, 64, 64]), torch.uint8, -1)
+    """
+
+    def __init__(
+        self, source: Source, transform: Transform | None = None, *, seed: int = 0, crops_per_image: int = 1
+    ) -> None:
+        if crops_per_image < 1:
+            raise ValueError(f"crops_per_image is 1 or more, not {crops_per_image}.")
+        self.source, self.transform = source, transform or Whole()
+        self.seed, self.crops_per_image = seed, crops_per_image
+        self._unreadable: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def sample(self, index: int, epoch: int = 0) -> tuple[Tensor, int]:
+        """Image and label (−1 unknown): uint8 (3, H, W), or (K, 3, H, W) with K > 1 crops per image."""
+        item = self[epoch, index]
+        return (item.images[0] if self.crops_per_image == 1 else item.images), item.label
+
+    def __getitem__(self, key: tuple[int, int]) -> Item:
+        """The item of a pair (epoch, index) of `EpochSampler`: the epoch reaches workers inside the key."""
+        epoch, index = key
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.source.where} has {len(self)} photos; there is no number {index}.")
+        random = generator(self.seed, epoch, index)
+        skipped: dict[int, str] = {}
+        for step in range(len(self)):
+            number = (index + step) % len(self)
+            if number not in self._unreadable:
+                try:
+                    name = self.source.name(number)
+                    photo = self.source.open(number)
+                    size = shown_size(photo, name)
+                    views = [self.transform.view(size, random) for _ in range(self.crops_per_image)]
+                    return Item(draw(photo, views, name), self.source.label(number), number, step > 0, skipped)
+                except (ValueError, OSError) as error:
+                    self._unreadable[number] = str(error)
+                    random = generator(self.seed, epoch, index)
+            skipped[number] = self._unreadable[number]
+        raise ValueError(f"None of the {len(self)} photos in {self.source.where} can be read: {skipped[index]}")
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def target(self, index: int) -> dict[str, Any]:
+        """Boxes and masks of a photo, where the source has them (COCO)."""
+        return self.source.target(index)
+
+    @property
+    def classes(self) -> dict[int, str]:
+        """Class names by label."""
+        return self.source.classes
+
+    @property
+    def num_classes(self) -> int:
+        """The largest label and one, as many outputs as a classifier needs; the train split has every class."""
+        return max(self.classes, default=-1) + 1
+
+    @property
+    def unreadable(self) -> list[tuple[str, str]]:
+        """(name, reason) of every photo met so far that cannot be read, by this process or a loader's workers."""
+        return [(self.source.name(index), reason) for index, reason in sorted(self._unreadable.items())]
+
+    def note_unreadable(self, skipped: dict[int, str]) -> None:
+        """Take over what a worker found unreadable; `Loader` calls this."""
+        self._unreadable.update(skipped)
+
+    def report(self, limit: int = 10) -> str:
+        """One sentence with the count, then the reasons, `limit` of them; empty when all could be read so far."""
+        reasons = [*self.source.problems, *(reason for _, reason in self.unreadable)]
+        if not reasons:
+            return ""
+        count = f"{len(self._unreadable)} of {len(self)} photos in {self.source.where} could not be read"
+        more = f" And {len(reasons) - limit} more." if len(reasons) > limit else ""
+        return f"{count}, and the next readable one stood in for each. {' '.join(reasons[:limit])}{more}"

@@ -1,0 +1,248 @@
+"""Photo files in and out: any common file as the tensor a viewer would show, and tensors as files."""
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageCms
+from PIL.JpegImagePlugin import JpegImageFile
+from torch import Tensor
+
+_COMMON = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".gif", ".bmp", ".tif", ".tiff")
+READ = (*_COMMON, ".jp2", ".j2k", ".ppm", ".pgm", ".pnm")
+"""Suffixes that `find_photos` takes for photos; one that Pillow cannot decode is reported, not passed over."""
+
+WRITE = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SKIMAGE = "skimage:"
+
+
+def read_photo(source: str | Path | bytes) -> Tensor:
+    """The photo in a file, in bytes or in scikit-image, as (3, H, W) float32 in [0, 1], as a viewer would show it.
+
+    The camera's rotation and an embedded colour profile are applied, transparency lies over white, and grey, palette,
+    16-bit and CMYK files become RGB.
+
+    >>> read_photo("skimage:astronaut").shape
+    torch.Size([3, 512, 512])
+    """
+    photo = open_photo(source)
+    return pixels(to_rgb(photo, photo_name(source))).float().div_(255)
+
+
+def open_photo(source: str | Path | bytes, name: str | None = None) -> Image.Image:
+    """The photo with its header read and its pixels not yet decoded, so that a JPEG can still be drafted smaller."""
+    name = name or photo_name(source)
+    if isinstance(source, str) and source.startswith(_SKIMAGE):
+        source = _skimage_photo(source.removeprefix(_SKIMAGE))
+    if not isinstance(source, bytes):
+        path = Path(source).expanduser()
+        if path.is_dir():
+            raise ValueError(f"{name} is a folder; a photo's file is needed here.")
+        if not path.exists():
+            raise FileNotFoundError(f"There is no photo at {name}; check the path.")
+    with _reading(name):
+        return Image.open(io.BytesIO(source if isinstance(source, bytes) else path.read_bytes()))
+
+
+def to_rgb(photo: Image.Image, name: str = "the photo") -> Image.Image:
+    """Decode an opened photo to upright 8-bit RGB in sRGB; `name` stands in the sentence when it cannot be decoded."""
+    with _reading(name):
+        photo.load()
+        profile = photo.info.get("icc_profile")
+        photo = _upright(photo)
+        if photo.mode == "F":
+            raise ValueError("its pixels are floating-point numbers of unknown range; save it with 8 or 16 bits")
+        if photo.mode == "I" or photo.mode.startswith("I;16"):
+            photo = _from_16_bits(photo)
+        if photo.has_transparency_data:
+            rgba = photo.convert("RGBA")
+            photo = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        elif photo.mode not in ("RGB", "CMYK"):
+            photo = photo.convert("RGB")
+        transform = _profile_to_srgb(profile, photo.mode) if profile else None
+        if transform is not None:
+            photo = ImageCms.applyTransform(photo, transform) or photo
+        rgb = photo if photo.mode == "RGB" else photo.convert("RGB")
+        rgb.info = {}  # what is applied must not be applied again
+        return rgb
+
+
+def shown_size(photo: Image.Image, name: str = "the photo") -> tuple[int, int]:
+    """(height, width) of an opened photo once its rotation is applied; a JPEG is not decoded for it."""
+    with _reading(name):
+        if not isinstance(photo, JpegImageFile):
+            photo.load()  # other kinds may keep the rotation behind the pixels
+        width, height = photo.size
+        return (width, height) if orientation(photo) in (5, 6, 7, 8) else (height, width)
+
+
+def photo_name(source: str | Path | bytes) -> str:
+    """What to call a source in a sentence."""
+    return f"the photo given as {len(source)} bytes" if isinstance(source, bytes) else str(source)
+
+
+def pixels(photo: Image.Image) -> Tensor:
+    """An RGB image as a uint8 tensor (3, H, W)."""
+    return torch.from_numpy(np.array(photo)).permute(2, 0, 1).contiguous()
+
+
+def to_uint8(image: Tensor) -> Tensor:
+    """Values in [0, 1] rounded to 0 … 255; what lies outside is clipped, and uint8 passes unchanged.
+
+    >>> to_uint8(torch.tensor([-0.1, 0.5, 2.0])).tolist()
+    [0, 128, 255]
+    """
+    if image.dtype == torch.uint8:
+        return image
+    return image.detach().float().nan_to_num(0.0).clamp(0, 1).mul(255).round().to(torch.uint8)
+
+
+def save_photo(image: Tensor, path: str | Path, quality: int = 95) -> Path:
+    """Write (3, H, W), float in [0, 1] or uint8, as PNG, JPEG or WebP by the suffix; `quality` is for the lossy two.
+
+    The file is written beside its target and renamed, so a crash leaves the old photo or the new one.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in WRITE:
+        raise ValueError(f"Cannot write a photo as {str(path)!r}; end its name with one of {', '.join(WRITE)}.")
+    if image.dim() != 3 or image.shape[0] != 3:
+        raise ValueError(f"A photo to save has shape (3, height, width), not {tuple(image.shape)}.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {path.parent} to write {path.name} into; create it first.")
+    photo = Image.fromarray(to_uint8(image).permute(1, 2, 0).cpu().contiguous().numpy())
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        photo.save(beside, WRITE[path.suffix.lower()], quality=quality)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def find_photos(path: str | Path) -> list[Path]:
+    """Every photo under a folder and its subfolders, sorted by path; a file is returned as it is.
+
+    Names that begin with a dot are left out, links to folders are followed once, and the suffix decides (`READ`).
+    """
+    path = Path(path).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise FileNotFoundError(f"There is no file or folder at {path}; check the path.")
+    return [path / name for name in photos_below(path)]
+
+
+def photos_below(folder: Path) -> list[str]:
+    """What `find_photos` finds, as text relative to the folder: a million paths in seconds."""
+    found: list[str] = []
+    seen: set[str] = set()
+    for place, subfolders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            subfolders.clear()
+            continue
+        seen.add(real)
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        within = Path(place).relative_to(folder).as_posix()
+        found += [name if within == "." else f"{within}/{name}" for name in names if is_photo(name)]
+    return sorted(found)
+
+
+def is_photo(name: str) -> bool:
+    """Whether a file's name looks like a photo's."""
+    return not name.startswith(".") and name.lower().endswith(READ)
+
+
+def side_by_side(images: Sequence[Tensor], gap: int = 4) -> Tensor:
+    """Images (3, H, W) of any sizes in one row on white, `gap` white pixels between them, as float32.
+
+    >>> side_by_side([torch.zeros(3, 8, 8), torch.zeros(3, 6, 4)], gap=2).shape
+    torch.Size([3, 8, 14])
+    """
+    if not images:
+        raise ValueError("side_by_side needs at least one image, got none.")
+    height = max(image.shape[-2] for image in images)
+    row = torch.ones(3, height, sum(image.shape[-1] for image in images) + gap * (len(images) - 1))
+    left = 0
+    for image in images:
+        values = image.float() / 255 if image.dtype == torch.uint8 else image.detach().float()
+        row[:, : image.shape[-2], left : left + image.shape[-1]] = values.cpu()
+        left += image.shape[-1] + gap
+    return row
+
+
+def skimage_photos() -> dict[str, Path]:
+    """The photos that scikit-image installs with itself, by name; it would have to download any other."""
+    spec = find_spec("skimage")
+    if spec is None or spec.origin is None:
+        raise ValueError(f"Photos named {_SKIMAGE}NAME need scikit-image; install it with: pip install scikit-image.")
+    folder = Path(spec.origin).parent / "data"
+    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".png", ".jpg")}
+
+
+def _skimage_photo(name: str) -> Path:
+    photos = skimage_photos()
+    if name not in photos:
+        raise ValueError(f"scikit-image installs no photo {name!r}; it has {', '.join(photos)}.")
+    return photos[name]
+
+
+def _upright(photo: Image.Image) -> Image.Image:
+    turn = _TURNS.get(orientation(photo))
+    return photo if turn is None else photo.transpose(turn)
+
+
+def orientation(photo: Image.Image) -> int:
+    """The camera's EXIF orientation, 1 (upright) … 8."""
+    try:
+        return int(photo.getexif().get(_ORIENTATION, 1))
+    except Exception:  # a damaged EXIF block is no reason to lose the photo
+        return 1
+
+
+def _from_16_bits(photo: Image.Image) -> Image.Image:
+    values = np.asarray(photo).astype(np.int64)
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"its pixels go from {values.min()} to {values.max()}; save it with 8 or 16 bits")
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+
+
+@lru_cache(maxsize=32)
+def _profile_to_srgb(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+    """The conversion out of an embedded colour profile; None when it is sRGB already or unusable."""
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if "srgb" in ImageCms.getProfileDescription(source).lower():
+            return None
+        return ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), mode, "RGB")
+    except (OSError, ImageCms.PyCMSError):
+        return None
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Whatever goes wrong inside a decoder (a damaged file can raise anything) becomes one sentence."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        if "cannot identify" in reason:
+            reason = "its content is of no kind that Pillow reads; save it as PNG or JPEG"
+        raise ValueError(f"{name} cannot be read as a photo: {reason}.") from error
