@@ -1,0 +1,195 @@
+"""The stations joined: photo → encoder → pool → q → propagate → z → decoder → photo."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor, nn
+
+from finola.decoders import build_decoder
+from finola.decoders.conv_ae import ConvGrower
+from finola.decoders.waves import ConvRefinement, WaveDecoder
+from finola.encoders import build_encoder
+from finola.encoders.waves import WaveEncoder
+from finola.names import ModelConfig, show_size
+from finola.pooling import AttentionPool
+from finola.propagation import Order, propagate, start_positions
+from finola.tiles import cut, join, pad_to_multiple
+from finola.transitions import DIRECTIONS, Transition, build_transition
+from finola.wave.start import initialise_waves
+
+
+class Autoencoder(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="finola",
+    tags=["finola", "image-reconstruction"],
+    license="apache-2.0",
+):
+    """A FINOLA model by name. Images are (N, 3, H, W) in [0, 1].
+
+    >>> model = Autoencoder("mf-w720/64x1@8:64")
+    >>> q = model.encode(torch.rand(2, 3, 64, 64)); q.shape
+    torch.Size([2, 1, 64])
+    >>> model.decode(model.propagate(q)).shape
+    torch.Size([2, 3, 64, 64])
+    """
+
+    transition: Transition
+
+    def __init__(self, name: str, init: str | None = None) -> None:
+        super().__init__()
+        if init not in (None, "random", "waves"):
+            raise ValueError(f"init={init!r} is not known: use waves, random, or leave it out.")
+        self.config = config = ModelConfig.parse(name)
+        starts = start_positions(config.start, config.map_size, config.paths)  # one outside the map is said at once
+        self.checkpointing = False
+        if config.transition == "conv-ae":
+            self.grower = ConvGrower(config.channels, config.map_size)
+        else:
+            self.transition = build_transition(config.transition, config.speeds, config.channels)
+            self._freeze_unused(starts)
+        if config.is_waves:
+            self.encoder: nn.Module = WaveEncoder(config, config.encoder.partition("+")[2] or None)
+            self.pool: nn.Module = nn.Identity()
+            self.decoder: nn.Module = wave_decoder(config)
+        else:
+            self.encoder = build_encoder(config.encoder, config.image_size)
+            self.pool = AttentionPool(int(self.encoder.channels), config.channels, config.paths)  # type: ignore[arg-type]
+            self.decoder = build_decoder(config)
+        if config.is_waves or init == "waves":
+            initialise_waves(self)
+
+    def _freeze_unused(self, starts: list[tuple[int, int]]) -> None:
+        """From a corner, two directions are never walked: their parameters get no gradient and ask for none."""
+        height, width = self.config.map_size
+        rows, columns = [y for y, _ in starts], [x for _, x in starts]
+        walked = {"right": min(columns) < width - 1, "left": max(columns) > 0}
+        walked |= {"down": min(rows) < height - 1, "up": max(rows) > 0}
+        for direction in DIRECTIONS:
+            if not walked[direction]:
+                for parameter in self.transition.parameters_of(direction):
+                    parameter.requires_grad_(False)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images of the model's own size → q (N, M, C)."""
+        self._check_images(images)
+        if tuple(images.shape[-2:]) != self.config.image_size:
+            raise ValueError(
+                f"{self.config} encodes images of {show_size(self.config.image_size)}, not "
+                f"{show_size((images.shape[-2], images.shape[-1]))}; model(images) takes any size, tile by tile."
+            )
+        q: Tensor = self.pool(self.encoder(images))
+        return q
+
+    def propagate(self, q: Tensor, order: Order = "mean") -> Tensor:
+        """q (N, M, C) → z (N, C, H, W), with the position embedding where the model has one."""
+        config = self.config
+        expected = (config.paths, config.channels)
+        if q.ndim == 3 and tuple(q.shape[1:]) != expected:
+            raise ValueError(
+                f"q is {q.shape[1]} x {q.shape[2]} (paths x channels), but {config} has {expected[0]} x {expected[1]}."
+            )
+        if config.transition == "conv-ae":
+            grown: Tensor = self.grower(q)
+            return grown
+        z = propagate(
+            q, self.transition.prepared(), config.map_size, config.start, order=order, checkpointing=self.checkpointing
+        )
+        if config.has_position:
+            z = z + position_embedding(config.channels, config.map_size).to(z)
+        return z
+
+    def decode(self, z: Tensor) -> Tensor:
+        """z (N, C, H, W), of one tile or of several joined, → images."""
+        images: Tensor = self.decoder(z)
+        return images
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Reconstruct images of any size of at least one cell.
+
+        A size that is not the model's own is cut into tiles, each with its own q; their maps are joined and decoded
+        across the tiles' borders.
+        """
+        self._check_images(images)
+        height, width = images.shape[-2:]
+        size = self.config.image_size
+        if (height, width) == size:
+            return self.decode(self.propagate(self.encode(images)))
+        tiles, grid = cut(pad_to_multiple(images, size), size)
+        return self.decode(join(self.propagate(self.encode(tiles)), grid))[..., :height, :width]
+
+    def _check_images(self, images: Tensor) -> None:
+        if images.ndim != 4 or images.shape[1] != 3 or images.shape[0] == 0:
+            raise ValueError(f"images have shape {tuple(images.shape)}; they are (N, 3, H, W) in [0, 1], at least one.")
+        cell = self.config.cell
+        if images.shape[-2] < cell[0] or images.shape[-1] < cell[1]:
+            raise ValueError(
+                f"an image of {images.shape[-2]}x{images.shape[-1]} pixels is smaller than one cell of {self.config}, "
+                f"which is {cell[0]}x{cell[1]}."
+            )
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute activations in the backward pass: less memory, more time."""
+        self.checkpointing = enable
+        if hasattr(self.encoder, "set_grad_checkpointing"):
+            self.encoder.set_grad_checkpointing(enable)  # type: ignore[operator]
+
+    def halves(self) -> tuple[nn.Module, nn.Module]:
+        """images → q, and q → images, as two modules that `torch.export` takes apart."""
+        return _Half(self, self.encode), _Half(self, lambda q: self.decode(self.propagate(q)))
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
+        """Write config.json and model.safetensors, each beside its target and then renamed."""
+        target = Path(save_directory)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            result = super().save_pretrained(beside, **kwargs)
+            target.mkdir(exist_ok=True)
+            for file in sorted(beside.iterdir()):
+                os.replace(file, target / file.name)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        return result
+
+
+def wave_decoder(config: ModelConfig) -> WaveDecoder:
+    """The read-out of a `waves…` name, refined where the name asks for it."""
+    refined = "+" in config.encoder
+    return WaveDecoder(config, ConvRefinement(config.channels, config.cell) if refined else None)
+
+
+class _Half(nn.Module):
+    def __init__(self, model: Autoencoder, run: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.run = run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+
+def position_embedding(channels: int, size: tuple[int, int]) -> Tensor:
+    """Fixed sines and cosines of y (first half of the channels) and x (second half): (C, H, W), any C and size.
+
+    >>> position_embedding(6, (4, 5)).shape
+    torch.Size([6, 4, 5])
+    """
+    half = channels - channels // 2
+    rows = _waves_of(torch.arange(size[0]), half)[:, :, None].expand(-1, -1, size[1])
+    columns = _waves_of(torch.arange(size[1]), half)[:, None, :].expand(-1, size[0], -1)
+    return torch.cat([rows, columns[: channels // 2]])
+
+
+def _waves_of(position: Tensor, channels: int) -> Tensor:
+    rate = 10_000 ** (-torch.arange(0, channels, 2) / max(channels, 1))
+    angle = rate[:, None] * position[None, :]  # (ceil(channels / 2), L)
+    return torch.cat([angle.sin(), angle.cos()])[:channels]

@@ -1,0 +1,167 @@
+"""Models by name: make one, load one, and list every model of the paper with its counted sizes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from finola.autoencoder import Autoencoder, wave_decoder
+from finola.decoders import build_decoder
+from finola.decoders.conv_ae import ConvGrower
+from finola.encoders import build_encoder
+from finola.names import ModelConfig, nearest
+from finola.pooling import AttentionPool
+from finola.transitions import build_transition
+
+BUNDLED = Path(__file__).parent / "weights"
+
+
+def create(name: str, init: str | None = None) -> Autoencoder:
+    """A new model from its one-line name, at random as in the paper, or from plane waves with `init="waves"`.
+
+    Names that begin with `waves` always start from plane waves and draw a recognisable picture untrained.
+
+    >>> create("waves/64x1@8:32").config.channels
+    64
+    """
+    if not re.search(r"/\d+x\d+@", name):
+        raise ValueError(f"{name!r} is not a model's name: {nearest(name, known_names())}")
+    return Autoencoder(name, init)
+
+
+def load(name: str | Path) -> Autoencoder:
+    """Trained weights from a folder, a bundled name or a hub id; a `waves…` name needs none and is created.
+
+    The model comes in evaluation mode.
+    """
+    text = str(name)
+    if Path(text).is_dir():
+        folder: str | Path = Path(text)
+        if not (Path(text) / "config.json").is_file():
+            raise FileNotFoundError(f"{text} holds no config.json: a model's folder is what save_pretrained writes.")
+    elif (BUNDLED / text / "config.json").is_file():
+        folder = BUNDLED / text
+    elif "@" in text:
+        if not text.startswith("waves"):
+            ModelConfig.parse(text)
+            raise ValueError(f"{text} has no trained weights here; finola.create({text!r}) makes it anew.")
+        return create(text).eval()
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+        folder = text
+    else:
+        raise FileNotFoundError(f"no model {text!r} here, and it is no hub id: {nearest(text, known_names())}")
+    model: Autoencoder = Autoencoder.from_pretrained(str(folder))
+    return model.eval()
+
+
+def bundled_names() -> list[str]:
+    """The models whose weights ship with the package."""
+    return sorted(folder.parent.name for folder in BUNDLED.glob("*/config.json"))
+
+
+def known_names() -> list[str]:
+    """Every name that `finola models` lists."""
+    return [*bundled_names(), *(name for names in PAPER.values() for name in names)]
+
+
+def _grid() -> list[str]:
+    sizes = [f"{c}x{m}" for c in (128, 256, 512, 1024, 2048) for m in (1, 2, 4, 8)]
+    return [f"mf-w2880/{size}@64" for size in [*sizes, "1024x16", "2048x16"]]
+
+
+PAPER: dict[str, list[str]] = {
+    "resolution (Table 1)": [
+        f"mf-w2880/{cm}@{side}" for cm in ("3072x1", "1024x4") for side in (8, 16, 32, 64, 128, 256)
+    ],
+    "autoregression (Table 2)": [
+        f"mf-w2880/3072x1@{side}{rule}" for rule in ("+repeat", "+repeat+pos", "+linear") for side in (16, 64)
+    ],
+    "norm+nonlinear (Table 3)": [f"mf-w2880/{c}x1@16+mlp" for c in (512, 1024, 3072)],
+    "normalisation (Table 4)": ["mf-w2880/3072x1@16+batchnorm"],
+    "paths and channels (Fig. 6)": _grid(),
+    "Conv-AE (Table 7)": ["mf-w2880/512x4@64+convae", "mf-w2880/2048x4@64+convae"],
+    "channels (Table 14a)": [f"mf-w2880/{c}x1@16" for c in (4096, 3072, 2048, 1024, 512, 256, 128, 64)],
+    "encoders (Table 14b)": [f"mf-w{width}/3072x1@16" for width in (5760, 4320, 2880, 1440, 720)],
+    "position of q (Fig. 9)": [
+        f"mf-w2880/3072x1@16{corner}" for corner in ("+corner", "+top-right", "+bottom-left", "+bottom-right")
+    ],
+    "speeds (Table 15)": ["mf-w2880/1024x4@64+real", "mf-w2880/1024x4@64+unit", "mf-w2880/4096x1@64+repeat+pos"],
+    "scattered starts (Table 16)": [
+        f"mf-w2880/{cm}@64+scatter" for cm in ("1024x4", "1024x8", "1024x16", "2048x8", "2048x16")
+    ],
+    "latent 16,384 on one path or sixteen (§4.1)": ["mf-w2880/16384x1@64", "mf-w2880/1024x16@64"],
+    "plane waves (ours)": [
+        "waves/256x1@16:64",
+        "waves+conv/256x1@16:64",
+        "waves+conv/512x1@16:64",
+        "waves/1024x1@16",
+        "waves/3072x1@16",
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """Parameters and multiply–adds (of one image) of one station."""
+
+    parameters: int
+    multiply_adds: int
+
+
+def count(name: str) -> dict[str, Count]:
+    """Counted sizes of a model by station: encoder, pooling, propagation, decoder. Nothing large is allocated.
+
+    Multiply–adds are those of convolutions and matrix products. Propagation is 2·C²·(H·W − 1) per path, both orders.
+
+    >>> count("mf-w2880/1024x16@64")["propagation"].parameters
+    4194304
+    """
+    config = ModelConfig.parse(name)
+    with torch.device("meta"):
+        q = torch.empty(1, config.paths, config.channels)
+        z = torch.empty(1, config.channels, *config.map_size)
+        if config.is_waves:
+            pooling = Count(0, 0)
+            decoder: nn.Module = wave_decoder(config)
+        else:
+            feature_map = _encoder(config.encoder, config.image_size)[1]
+            pooling = _count(AttentionPool(feature_map.shape[1], config.channels, config.paths), feature_map)[0]
+            decoder = build_decoder(config)
+        if config.transition == "conv-ae":
+            propagation, z = _count(ConvGrower(config.channels, config.map_size), q)
+        else:
+            transition = build_transition(config.transition, config.speeds, config.channels)
+            products = {"repetition": 0, "norm-mlp": 2}.get(config.transition, 1)
+            positions = config.map_size[0] * config.map_size[1] - 1
+            multiply_adds = 2 * products * config.channels**2 * positions * config.paths
+            propagation = Count(sum(p.numel() for p in transition.parameters()), multiply_adds)
+    encoder = _wave_encoder(config) if config.is_waves else _encoder(config.encoder, config.image_size)[0]
+    return {"encoder": encoder, "pooling": pooling, "propagation": propagation, "decoder": _count(decoder, z)[0]}
+
+
+def _count(module: nn.Module, inputs: Tensor) -> tuple[Count, Tensor]:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module.eval().requires_grad_(False)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        out = module(inputs)
+    return Count(sum(p.numel() for p in module.parameters()), counter.get_total_flops() // 2), out
+
+
+@cache
+def _encoder(name: str, image_size: tuple[int, int]) -> tuple[Count, Tensor]:
+    with torch.device("meta"):
+        return _count(build_encoder(name, image_size), torch.empty(1, 3, *image_size))
+
+
+def _wave_encoder(config: ModelConfig) -> Count:
+    """On the CPU: how many waves each colour gets is read from the spectrum."""
+    from finola.encoders.waves import WaveEncoder
+
+    encoder = WaveEncoder(config, config.encoder.partition("+")[2] or None)
+    return _count(encoder, torch.empty(1, 3, *config.image_size).uniform_())[0]

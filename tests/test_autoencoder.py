@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import finola
+from finola.autoencoder import Autoencoder, position_embedding
+from finola.zoo import PAPER, count, create, load
+
+TINY = "mf-w720/16x2@8:32"
+
+
+def tiny(name: str = TINY) -> Autoencoder:
+    return create(name).eval()
+
+
+def test_the_stations_joined_are_the_model():
+    model = tiny()
+    images = torch.rand(2, 3, 32, 32)
+    q = model.encode(images)
+    z = model.propagate(q)
+    assert q.shape == (2, 2, 16) and z.shape == (2, 16, 8, 8)
+    assert torch.equal(model(images), model.decode(z))
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["", "+scatter", "+corner", "+at2x5", "+real", "+unit", "+linear", "+repeat", "+repeat+pos", "+mlp", "+batchnorm",
+     "+patch", "+tran2"],
+)  # fmt: skip
+def test_every_option_builds_runs_and_trains(option):
+    model = create(TINY + option)
+    images = torch.rand(2, 3, 32, 32)
+    (model(images) - images).square().mean().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+def test_conv_ae_builds_and_runs():
+    model = create("mf-w720/16x4@8:32+convae").eval()
+    assert model(torch.rand(1, 3, 32, 32)).shape == (1, 3, 32, 32)
+    assert model.propagate(model.encode(torch.rand(1, 3, 32, 32))).shape == (1, 1024, 8, 8)
+
+
+def test_any_timm_backbone_can_encode():
+    model = create("resnet18/16x1@4:64+patch").eval()
+    assert model(torch.rand(1, 3, 64, 64)).shape == (1, 3, 64, 64)
+
+
+def test_any_photo_size_by_tiles():
+    model = tiny()
+    photo = torch.rand(1, 3, 45, 70)
+    with torch.no_grad():
+        assert model(photo).shape == photo.shape
+        whole = torch.rand(1, 3, 32, 64)
+        left, right = (model.propagate(model.encode(half)) for half in whole.split(32, dim=3))
+        assert torch.allclose(model(whole), model.decode(torch.cat([left, right], dim=3)), atol=1e-5)
+
+
+def test_a_saved_model_comes_back_whole(tmp_path):
+    model = tiny(TINY + "+real")
+    model.save_pretrained(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["name"] == TINY + "+real"
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing half-written is left beside it
+    images = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        for again in (load(tmp_path / "model"), Autoencoder.from_pretrained(tmp_path / "model").eval()):
+            assert torch.equal(again(images), model(images))
+
+
+def test_saving_over_a_model_replaces_it(tmp_path):
+    tiny().save_pretrained(tmp_path / "model")
+    second = tiny()
+    second.save_pretrained(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), second.parameters(), strict=True))
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    images = torch.rand(2, 3, 32, 32)
+    gradients = []
+    for enable in (False, True):
+        torch.manual_seed(1)
+        model = create(TINY + "+patch")
+        model.set_grad_checkpointing(enable)
+        model(images).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters() if p.requires_grad])
+    for plain, recomputed in zip(*gradients, strict=True):
+        assert torch.allclose(plain, recomputed, rtol=1e-3, atol=1e-4 * plain.abs().max().item() + 1e-7)
+
+
+@pytest.mark.parametrize("name", [TINY, "waves/16x1@4:16"])
+def test_both_halves_export(name):
+    model = tiny(name).requires_grad_(False)
+    encode, decode = model.halves()
+    images = torch.rand(2, 3, *model.config.image_size)
+    q = model.encode(images)
+    encoded = torch.export.export(encode, (images,)).module()(images)
+    decoded = torch.export.export(decode, (q,)).module()(q)
+    assert torch.allclose(encoded, q, atol=1e-5)
+    assert torch.allclose(decoded, model.decode(model.propagate(q)), atol=1e-5)
+
+
+def test_float64_and_bfloat16():
+    images = torch.rand(1, 3, 32, 32)
+    model = tiny(TINY + "+patch")
+    with torch.no_grad():
+        single = model(images)
+        double = model.double()(images.double())
+        assert double.dtype == torch.float64 and torch.allclose(double.float(), single, atol=1e-3)
+        model.bfloat16()
+        z = model.propagate(torch.randn(1, 2, 16, dtype=torch.bfloat16))
+    assert z.dtype == torch.bfloat16 and z.isfinite().all()
+
+
+def test_position_embedding_tells_every_position_apart():
+    embedding = position_embedding(16, (8, 8)).flatten(1).T
+    assert torch.cdist(embedding, embedding).add(torch.eye(64) * 9).min() > 0.1
+    assert position_embedding(5, (3, 4)).shape == (5, 3, 4)
+
+
+def test_latent_16384_on_one_path_or_on_sixteen():
+    """§4.1: 268 M parameters in a matrix against 1 M."""
+    one, sixteen = count("mf-w2880/16384x1@64")["propagation"], count("mf-w2880/1024x16@64")["propagation"]
+    assert one.parameters == 4 * 268_435_456 and sixteen.parameters == 4 * 1_048_576
+    assert one.multiply_adds == 16 * sixteen.multiply_adds
+
+
+def test_propagation_is_counted_as_the_formula_says():
+    """4·C²·(H·W − 1) FLOPs per path and image, two per multiply–add (FACTS §1)."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = tiny("mf-w720/16x3@8:32")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.propagate(torch.randn(1, 3, 16))
+    assert (
+        counter.get_total_flops() == 2 * count("mf-w720/16x3@8:32")["propagation"].multiply_adds == 3 * 4 * 16**2 * 63
+    )
+
+
+def test_every_model_of_the_paper_is_a_name():
+    for names in PAPER.values():
+        for name in names:
+            assert str(finola.ModelConfig.parse(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "sentence"),
+    [
+        (lambda m: m(torch.rand(1, 3, 3, 40)), ValueError, "smaller than one cell"),
+        (lambda m: m(torch.rand(0, 3, 32, 32)), ValueError, "at least one"),
+        (lambda m: m(torch.rand(1, 1, 32, 32)), ValueError, r"\(N, 3, H, W\)"),
+        (lambda m: m.encode(torch.rand(1, 3, 64, 64)), ValueError, "images of 32, not 64"),
+        (lambda m: m.propagate(torch.rand(1, 2, 8)), ValueError, "q is 2 x 8 .* has 2 x 16"),
+        (lambda m: m.propagate(torch.full((1, 2, 16), torch.nan)), ValueError, "NaN"),
+        (lambda m: create("tile6"), ValueError, "not a model's name"),
+        (lambda m: create("mf-w721/16x1@8:32"), ValueError, "did you mean mf-w720"),
+        (lambda m: create("resnet1/16x1@8:32"), ValueError, "resnet"),
+        (lambda m: create("mf-w720/16x1@8:32+at9x0"), ValueError, "outside the map"),
+        (lambda m: create(TINY, init="wave"), ValueError, "init='wave'"),
+        (lambda m: load("nowhere"), FileNotFoundError, "no model 'nowhere' here"),
+        (lambda m: load(TINY), ValueError, "no trained weights"),
+    ],
+)
+def test_bad_input_gets_one_sentence(run, error, sentence):
+    with pytest.raises(error, match=sentence):
+        run(tiny())
