@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,7 +57,8 @@ def load(name: str | Path) -> Autoencoder:
         folder = text
     else:
         raise FileNotFoundError(f"no model {text!r} here, and it is no hub id: {nearest(text, known_names())}")
-    model: Autoencoder = Autoencoder.from_pretrained(str(folder))
+    with redirect_stdout(sys.stderr):  # the hub's chatter is not for those who read JSON from us
+        model: Autoencoder = Autoencoder.from_pretrained(str(folder))
     return model.eval()
 
 

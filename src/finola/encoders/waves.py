@@ -40,7 +40,7 @@ class WaveEncoder(nn.Module):
         self.basis = WaveBasis(self.config, spectrum)
         self._prepare()
         inverses = [torch.linalg.inv(gram) for gram in self.gram()]
-        self.analysis = nn.ParameterList(nn.Parameter(inverse.float()) for inverse in inverses)
+        self.analysis = nn.ParameterList(nn.Parameter(inverse.float().contiguous()) for inverse in inverses)
 
     def _prepare(self) -> None:
         """Sines and cosines of the distinct frequencies, and which of their products each coordinate is made of."""

@@ -1,0 +1,1 @@
+"""Peers that FINOLA is measured against, each a small function or class of one shape: images → latents → images."""

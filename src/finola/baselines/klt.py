@@ -1,0 +1,79 @@
+"""The Karhunen–Loève transform (PCA): the best linear code of its length on its training set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CHUNK = 2048  # images turned to float at a time
+
+
+@dataclass(frozen=True)
+class KLT:
+    """A mean image and K orthonormal component images.
+
+    >>> klt = fit_klt(torch.rand(50, 3, 4, 4), components=5)
+    >>> klt.decode(klt.encode(torch.rand(2, 3, 4, 4))).shape
+    torch.Size([2, 3, 4, 4])
+    """
+
+    mean: Tensor  # (D,)
+    components: Tensor  # (K, D)
+    shape: tuple[int, ...]  # of one image
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images (N, 3, H, W) → K latents each."""
+        return (images.flatten(1) - self.mean) @ self.components.T
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """(N, K) → images."""
+        return (latents @ self.components + self.mean).reshape(-1, *self.shape)
+
+
+def fit_klt(images: Tensor, components: int, iterations: int = 6) -> KLT:
+    """Fit to images (N, 3, H, W), float in [0, 1] or uint8: by their Gram matrix if few, else by subspace iteration."""
+    count, size = len(images), images[0].numel()
+    if not 1 <= components <= min(count, size):
+        raise ValueError(f"{components} components cannot be fitted to {count} images of {size} numbers each.")
+    mean = sum((chunk.sum(0, dtype=torch.float64) for chunk in _chunks(images)), torch.zeros(size).double()) / count
+    mean = mean.float()
+    basis = _by_gram(images, mean, components) if count <= size else _by_iteration(images, mean, components, iterations)
+    return KLT(mean, basis, tuple(images.shape[1:]))
+
+
+def _chunks(images: Tensor) -> Iterator[Tensor]:
+    for chunk in images.split(CHUNK):
+        yield chunk.flatten(1).float() / 255 if chunk.dtype == torch.uint8 else chunk.flatten(1)
+
+
+def _by_gram(images: Tensor, mean: Tensor, components: int) -> Tensor:
+    """Eigenvectors of the covariance from those of the (N, N) Gram matrix."""
+    chunks = [chunk - mean for chunk in _chunks(images)]
+    gram = torch.cat([torch.cat([a @ b.T for b in chunks], dim=1) for a in chunks])
+    values, vectors = torch.linalg.eigh(gram.double())
+    values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components].float()
+    basis = sum(part.T @ chunk for part, chunk in zip(vectors.split(CHUNK), chunks, strict=True))
+    assert isinstance(basis, Tensor)
+    return basis / values.clamp_min(1e-12).sqrt().float()[:, None]
+
+
+def _by_iteration(images: Tensor, mean: Tensor, components: int, iterations: int) -> Tensor:
+    """Orthogonal iteration with a quarter more vectors than asked for, then one small eigenproblem."""
+    generator = torch.Generator().manual_seed(0)
+    width = min(components + max(8, components // 4), len(mean))
+    Q = torch.linalg.qr(torch.randn(len(mean), width, generator=generator))[0]
+    for _ in range(iterations):
+        Q = torch.linalg.qr(_covariance_times(images, mean, Q))[0]
+    _, rotation = torch.linalg.eigh((Q.T @ _covariance_times(images, mean, Q)).double())
+    return (Q @ rotation.flip(1)[:, :components].float()).T.contiguous()
+
+
+def _covariance_times(images: Tensor, mean: Tensor, Q: Tensor) -> Tensor:
+    product = torch.zeros_like(Q)
+    for chunk in _chunks(images):
+        centred = chunk - mean
+        product += centred.T @ (centred @ Q)
+    return product

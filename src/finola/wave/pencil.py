@@ -1,0 +1,254 @@
+"""The linear algebra behind the speeds: one basis V of z and one basis W of ẑ that make A and B diagonal together,
+
+    A W = V diag(α)        B W = V diag(β)        hence  β Δxζ = α Δyζ  for ζ = V⁻¹z.
+
+Where B has an inverse, W = B⁻¹V and this is the paper's Q = AB⁻¹ = VΛV⁻¹ with Λ = α/β (§3). Where it has none,
+directions that neither A nor B reaches are set apart as static, and the rest is solved through an invertible mixture
+cA + sB: A(cA + sB)⁻¹ has the same eigenvectors V, and its eigenvalues α/(cα + sβ) stay finite where a speed does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+KINDS = ("complex", "real", "unit", "infinite", "static", "undefined")
+CONDITION_V = 1e7  # beyond it two eigenvectors are one: a Jordan block of size 2, rounded, has 1/√eps = 7e7
+SAME = 1e-8  # speeds closer than this, relatively, are the same
+
+
+class Diagonalised(NamedTuple):
+    """A and B made diagonal together, as far as they can be; α = β = 0 where there is no wave."""
+
+    alpha: Tensor  # (C,) complex128
+    beta: Tensor  # (C,) complex128
+    V: Tensor  # (C, C) complex128, its columns span z
+    V_inverse: Tensor  # (C, C)
+    cond_V: float
+    kinds: list[str]  # one of KINDS per speed
+    words: str
+
+
+def condition(matrix: Tensor) -> float:
+    """σ_max/σ_min, infinite where σ_min is no larger than rounding.
+
+    >>> condition(torch.eye(3))
+    1.0
+    """
+    singular_values = torch.linalg.svdvals(matrix)
+    largest, smallest = float(singular_values[0]), float(singular_values[-1])
+    return largest / smallest if smallest > largest * torch.finfo(matrix.dtype).eps else math.inf
+
+
+def speeds(alpha: Tensor, beta: Tensor) -> Tensor:
+    """Λ = α/β: infinite where only β is zero, nan where both are."""
+    divisor = torch.where(beta == 0, 1, beta)
+    real = (alpha.imag == 0) & (divisor.imag == 0)  # divided as real numbers, they lose no bit
+    finite = torch.where(real, (alpha.real / divisor.real).to(alpha), alpha / divisor)
+    at_zero = torch.where(alpha == 0, math.nan, math.inf).to(finite)
+    return torch.where(beta == 0, at_zero, finite) + 0  # −0 is 0
+
+
+def kinds(alpha: Tensor, beta: Tensor) -> list[str]:
+    """The kind of every speed; static where it has none (α = β = 0)."""
+    names = []
+    for speed in speeds(alpha, beta).tolist():
+        if math.isnan(speed.real):
+            names.append("static")
+        elif math.isinf(speed.real):
+            names.append("infinite")
+        elif abs(speed - 1) <= SAME:
+            names.append("unit")
+        else:
+            names.append("real" if abs(speed.imag) <= SAME * abs(speed) else "complex")
+    return names
+
+
+def diagonalise(A: Tensor, B: Tensor, noise: float = 1e-10, cond_B: float | None = None) -> Diagonalised:
+    """Diagonalise Q = AB⁻¹, or the pair (A, B) where B has no inverse. Never raises; `words` says what was done.
+
+    `noise` is the relative size below which a singular value counts as zero.
+
+    >>> A, B = torch.eye(2).double() * 2, torch.diag(torch.tensor([1.0, 0.0])).double()
+    >>> result = diagonalise(A, B)
+    >>> speeds(result.alpha, result.beta).real.round(decimals=9).tolist(), result.kinds
+    ([2.0, inf], ['real', 'infinite'])
+    """
+    cond_B = condition(B) if cond_B is None else cond_B
+    if cond_B * noise < 1:
+        eigen = _eigenvectors(torch.linalg.solve(B, A, left=False))
+        result = _assemble(eigen.values, torch.ones_like(eigen.values), eigen)
+        done = "diagonalised" if all(eigen.good) else "cannot be diagonalised everywhere"
+        return _say(f"Q = AB⁻¹ {done}, cond(B) = {cond_B:.3g}", result)
+    words = f"B has no inverse (cond(B) = {cond_B:.3g})"
+    found = _of_pencil(A, B, noise)
+    if found is None:  # ẑ has mean zero: without their row means A and B act the same, and may fare better
+        found = _of_pencil(A - A.mean(1, keepdim=True), B - B.mean(1, keepdim=True), noise, centred=True)
+    if found is not None:
+        return _say(f"{words}, so speeds are pairs α/β of the pencil (A, B)", found)
+    reached, static = _split(torch.cat([A, B], dim=1), noise)
+    V = torch.cat([reached, static], dim=1).to(torch.complex128)
+    none = torch.zeros(len(A), dtype=torch.complex128)
+    names = ["undefined"] * reached.shape[1] + ["static"] * static.shape[1]
+    result = Diagonalised(none, none, V, V.mH, 1.0, names, "")
+    return _say(f"{words} and the pencil (A, B) is singular: Δx z and Δy z have no fixed ratio", result)
+
+
+def proportional(P: Tensor, alpha: Tensor, beta: Tensor) -> Diagonalised | None:
+    """A = P·diag(α), B = P·diag(β) (Eq. 8): V = P as it is, H_A = diag(α). None where P has no inverse."""
+    cond = condition(P)
+    if cond > CONDITION_V:
+        return None
+    words = f"Real speeds α/β, read off A = P·diag(α) and B = P·diag(β) (Eq. 8); V = P, cond(V) = {cond:.3g}."
+    alpha, beta = alpha.to(torch.complex128), beta.to(torch.complex128)
+    inverse = torch.linalg.inv(P).to(torch.complex128)
+    return Diagonalised(alpha, beta, P.to(torch.complex128), inverse, cond, kinds(alpha, beta), words)
+
+
+def identical(P: Tensor, noise: float) -> Diagonalised:
+    """A = B = P (Eq. 9): every speed is one, V = P; a P without inverse leaves its unreached directions static."""
+    one = torch.ones(len(P), dtype=torch.float64)
+    words = "All speeds are one, because A = B (Eq. 9)"
+    result = proportional(P, one, one)
+    if result is not None:
+        return _say(f"{words}; V = P", result)
+    U, S, _ = torch.linalg.svd(P)
+    alpha = torch.where(noise * S[0] < S, one, 0).to(torch.complex128)
+    U = U.to(torch.complex128)
+    result = Diagonalised(alpha, alpha, U, U.mH, 1.0, kinds(alpha, alpha), "")
+    return _say(f"{words}; P has no inverse, so V are its left singular vectors", result)
+
+
+def rotating(vectors: Tensor, pairs: Tensor, theta_x: Tensor, theta_y: Tensor, scale: float) -> Diagonalised:
+    """The waves of a wave start, whose steps rotate pairs of orthonormal columns of `vectors` and leave the rest alone.
+
+    `pairs` (K,) is the first column of each pair, the other is the next one. The pair (c, s) is two waves (c ± is)/√2,
+    with α = scale·(e^{±iθx} − 1) and β = scale·(e^{±iθy} − 1), exactly 0 where it turns whole cycles.
+    """
+    V = vectors.to(torch.complex128)
+    c, s = V[:, pairs], V[:, pairs + 1]
+    V[:, pairs], V[:, pairs + 1] = (c + 1j * s) / math.sqrt(2), (c - 1j * s) / math.sqrt(2)
+
+    def steps(theta: Tensor) -> Tensor:
+        turn = torch.exp(1j * theta) - 1
+        turn = scale * torch.where(turn.abs() < 1e-9, 0, turn)
+        step = torch.zeros(len(V), dtype=torch.complex128)
+        step[pairs], step[pairs + 1] = turn, turn.conj()
+        return step
+
+    alpha, beta = steps(theta_x), steps(theta_y)
+    words = (
+        f"The {len(pairs)} plane waves this model was started from, each a speed (e^{{iu}} − 1)/(e^{{iv}} − 1) and its "
+        "conjugate, u and v in radians per step; B has no inverse by construction"
+    )
+    return _say(words, Diagonalised(alpha, beta, V, V.mH, 1.0, kinds(alpha, beta), ""))
+
+
+def _of_pencil(A: Tensor, B: Tensor, noise: float, centred: bool = False) -> Diagonalised | None:
+    """α/β of a pencil whose B is singular; None where the pencil is singular too."""
+    norm_A, norm_B = (float(torch.linalg.matrix_norm(M, 2)) or 1.0 for M in (A, B))
+    A, B = A / norm_A, B / norm_B
+    reached, static = _split(torch.cat([A, B], dim=1), noise)  # of z: what A or B write to
+    read, _ = _split(torch.cat([A, B]).T, noise)  # of ẑ: what A or B read from
+    small_A, small_B = reached.T @ A @ read, reached.T @ B @ read
+    if centred and len(small_A) == small_A.shape[1] + 1:
+        # One direction more is written than read: the all-ones vector, which ẑ never has, stands for the missing one.
+        small_A, small_B = F.pad(small_A, (0, 1)), torch.cat([small_B, _orthogonal(small_B)], dim=1)
+    if len(small_A) != small_A.shape[1]:
+        return None
+    c, s, cond = _mixture(small_A, small_B)
+    if cond * noise >= 1:
+        return None
+    eigen = _eigenvectors(torch.linalg.solve(c * small_A + s * small_B, small_A, left=False))
+    alpha, beta = eigen.values, (1 - c * eigen.values) / s
+    zero = 10 * noise * (alpha.abs() + beta.abs())
+    alpha, beta = torch.where(alpha.abs() <= zero, 0, alpha), torch.where(beta.abs() <= zero, 0, beta)
+
+    reached, static = reached.to(eigen.V), static.to(eigen.V)
+    still = (0, static.shape[1])  # α = β = 0
+    whole = eigen._replace(
+        V=torch.cat([reached @ eigen.V, static], dim=1),
+        inverse=torch.cat([eigen.inverse @ reached.mH, static.mH]),
+        good=F.pad(eigen.good, still, value=True),
+    )
+    return _assemble(F.pad(norm_A * alpha, still), F.pad(norm_B * beta, still), whole)
+
+
+def _split(matrix: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """Orthonormal bases of the column space of a (C, 2C) matrix and of what lies outside it."""
+    U, S, _ = torch.linalg.svd(matrix, full_matrices=False)
+    rank = int((noise * S[0] < S).sum())
+    return U[:, :rank], U[:, rank:]
+
+
+def _orthogonal(matrix: Tensor) -> Tensor:
+    """A unit column outside the column space of a (k, k−1) matrix."""
+    return torch.linalg.svd(matrix)[0][:, -1:]
+
+
+def _mixture(A: Tensor, B: Tensor) -> tuple[float, float, float]:
+    """(c, s) on the unit circle for which cA + sB is best conditioned, and that condition in the 1-norm."""
+    best = (1.0, 1.0, math.inf if len(A) else 1.0)
+    for k in range(8 if len(A) else 0):
+        angle = math.pi * (k + 0.4) / 8
+        c, s = math.cos(angle), math.sin(angle)
+        mixture = c * A + s * B
+        inverse, failed = torch.linalg.inv_ex(mixture)
+        if not failed:
+            cond = float(torch.linalg.matrix_norm(mixture, 1) * torch.linalg.matrix_norm(inverse, 1))
+            best = min(best, (c, s, cond), key=lambda found: found[2])
+    return best
+
+
+class _Eigen(NamedTuple):
+    values: Tensor  # (k,)
+    V: Tensor  # (k, k), unit columns
+    inverse: Tensor
+    cond: float
+    good: Tensor  # (k,) bool: which eigenvalues to trust
+
+
+def _eigenvectors(M: Tensor) -> _Eigen:
+    """Eigenvalues and eigenvectors, all of them to be trusted unless M cannot be diagonalised.
+
+    Then the columns that belong to no trusted eigenvalue are an orthonormal basis of what the trusted left eigenvectors
+    do not see, so that the trusted channels still decouple from everything else.
+    """
+    values, V = torch.linalg.eig(M)
+    good = torch.ones(len(M), dtype=torch.bool)
+    cond = condition(V) if len(M) else 1.0
+    if cond < CONDITION_V:
+        return _Eigen(values, V, torch.linalg.inv(V), cond, good)
+    from scipy.linalg import eig
+
+    values, left, V = (torch.from_numpy(part).to(torch.complex128) for part in eig(M.numpy(), left=True, right=True))
+    good = (left.conj() * V).sum(0).abs() > 1 / CONDITION_V  # of unit vectors: 1 / condition of that eigenvalue
+    V[:, ~good] = torch.linalg.qr(left[:, good], mode="complete")[0][:, int(good.sum()) :]
+    cond = condition(V)
+    if cond >= CONDITION_V:
+        good, V, cond = torch.zeros_like(good), torch.eye(len(M), dtype=torch.complex128), 1.0
+    return _Eigen(values, V, torch.linalg.inv(V), cond, good)
+
+
+def _assemble(alpha: Tensor, beta: Tensor, eigen: _Eigen) -> Diagonalised:
+    length = torch.hypot(alpha.abs(), beta.abs())
+    scale = torch.where(eigen.good & (length > 0), 1 / length.clamp_min(1e-300), 0)
+    alpha, beta = alpha * scale, beta * scale
+    names = kinds(alpha, beta)
+    names = [kind if trusted else "undefined" for kind, trusted in zip(names, eigen.good.tolist(), strict=True)]
+    return Diagonalised(alpha, beta, eigen.V, eigen.inverse, eigen.cond, names, "")
+
+
+def _say(words: str, result: Diagonalised) -> Diagonalised:
+    """One sentence: what was done, and how many speeds are infinite, static or undefined."""
+    meanings = {
+        "infinite": "infinite (no change along y)",
+        "static": "static (no change at all)",
+        "undefined": "undefined (no eigenvector of their own)",
+    }
+    found = [f"{result.kinds.count(kind)} {meaning}" for kind, meaning in meanings.items() if kind in result.kinds]
+    return result._replace(words="; ".join([words, f"cond(V) = {result.cond_V:.3g}", *found]) + ".")

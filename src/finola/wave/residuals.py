@@ -1,0 +1,299 @@
+"""How well a recurrence keeps to its wave equations, measured on images; the paper assumes it.
+
+Horizontal-first steps make Δx z = A ẑ exact on the start's row alone, vertical-first steps make Δy z = B ẑ exact on its
+column alone, and the map is their mean: so the residual, the two orders' disagreement and σ are properties of a model.
+Paths that start together are summed and measured around their start; scattered paths are measured each around its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from finola.propagation import EPS, Coefficients, Position, Step, propagate, start_positions
+from finola.tiles import cut, join, pad_to_multiple
+from finola.transitions import LinearAfterNorm
+from finola.wave.analysis import QUADRANTS, Quadrant, Waves, waves
+from finola.wave.pencil import KINDS, condition
+
+if TYPE_CHECKING:
+    from finola.autoencoder import Autoencoder
+
+ORDERS = ("horizontal", "vertical", "mean")
+ELEMENTS = 2**22  # of the maps held at a time
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What `measure` found. A residual is 0 where the equation holds and at most 1."""
+
+    images: int
+    residual: dict[str, float]  # ‖β Δxζ − α Δyζ‖ / (‖β Δxζ‖ + ‖α Δyζ‖) per order; every (α, β) scaled to length one
+    residual_Q: dict[str, float] | None  # ‖Δx z − Q Δy z‖ / (‖Δx z‖ + ‖Q Δy z‖); None where no quadrant has a Q
+    path_inconsistency: float  # ‖z_h − z_v‖ / ‖z‖
+    sigma_min: float  # of √(σ² + ε) over positions, orders, paths and images
+    sigma_max: float
+    sigma_spread: float  # the largest (max − min) / mean within one map
+    shares: dict[str, float]  # of the speeds of the quadrants that the map has, by kind
+    maps: dict[str, list[Tensor]] = field(repr=False)  # per order and image: the residual in every square
+
+    @property
+    def residual_map(self) -> Tensor:
+        """Of the first image and the mean of both orders: (H−1, W−1), one value per square of four neighbours.
+
+        Every square lies in exactly one quadrant. The maps of an image's tiles are joined; nan where nothing moves.
+        """
+        return self.maps["mean"][0]
+
+    def figures(self) -> dict[str, object]:
+        """All figures without the maps, ready for JSON: what is not finite is None."""
+
+        def plain(value: object) -> object:
+            if isinstance(value, dict):
+                return {key: plain(part) for key, part in value.items()}
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        return {name: plain(value) for name, value in self.__dict__.items() if name != "maps"}
+
+
+@torch.no_grad()
+def measure(model: Autoencoder | Waves, images: Tensor | Iterable[Tensor]) -> Measurement:
+    """Measure a model, or `waves(model)`, on images (N, 3, H, W), or one by one (3, H, W), of any size.
+
+    The recurrence runs in the model's own dtype, everything after it in float64. Larger images are cut into tiles.
+
+    >>> import finola
+    >>> found = measure(finola.create("waves/64x1@8:32"), torch.rand(2, 3, 32, 32))
+    >>> found.residual["mean"] < 1e-4, found.path_inconsistency < 1e-4
+    (True, True)
+    """
+    found = model if isinstance(model, Waves) else waves(model)
+    if found.model is None:
+        raise ValueError("waves of bare matrices have no images to be measured on: use waves(model), or measure_paths.")
+    config = found.model.config
+    sums = _Sums(found)
+    maps: dict[str, list[Tensor]] = {order: [] for order in ORDERS}
+    with _evaluating(found.model):
+        for batch in [images] if isinstance(images, Tensor) else (image[None] for image in images):
+            tiles, grid = _tiles(found.model, batch)
+            parts = [
+                sums.add(found.model.encode(part), config.map_size, config.start)
+                for part in tiles.split(_batch(found.model))
+            ]
+            for order in ORDERS:
+                joined = join(torch.cat([part[order] for part in parts])[:, None], grid)
+                maps[order] += list(joined[:, 0])
+    return sums.measurement(maps)
+
+
+@torch.no_grad()
+def measure_paths(found: Waves, q: Tensor, size: Position, start: str | Position = "center") -> Measurement:
+    """Measure the maps that grow from initial conditions q (N, M, C), in q's dtype."""
+    sums = _Sums(found)
+    maps = sums.add(q, size, start)
+    return sums.measurement({order: list(part) for order, part in maps.items()})
+
+
+@torch.no_grad()
+def health(model: Autoencoder, images: Tensor) -> dict[str, float]:
+    """For training logs: path_inconsistency, sigma_min, sigma_max, and cond_B where there is a B.
+
+    A Conv-AE has no recurrence and gives an empty dictionary.
+    """
+    transition = getattr(model, "transition", None)
+    if transition is None:
+        return {}
+    config = model.config
+    with _evaluating(model):
+        q = model.encode(_tiles(model, images)[0])
+        step = transition.prepared()
+        apart, whole, low, high = 0.0, 0.0, math.inf, 0.0
+        for part in q.split(_batch(model)):
+            totals: list[Tensor] = []
+            for _, phi in _grow(part, step, config.map_size, config.start):
+                sigma = _sigma(phi)
+                low, high = min(low, float(sigma.min())), max(high, float(sigma.max()))
+                totals.append(phi.sum(2))
+            z_h, z_v = torch.stack(totals).sum(0)
+            apart, whole = apart + _square(z_h - z_v), whole + _square((z_h + z_v) / 2)
+    figures = {"path_inconsistency": _ratio(apart, whole), "sigma_min": low, "sigma_max": high}
+    if isinstance(transition, LinearAfterNorm):
+        figures["cond_B"] = _cond(transition.coefficients().B.detach().cpu().double())
+    return figures
+
+
+class _Sums:
+    """Squared norms, added up over images, quadrants and groups of paths."""
+
+    def __init__(self, found: Waves) -> None:
+        self.waves = found
+        self.terms = {order: torch.zeros(3, dtype=torch.float64) for order in ORDERS}  # β Δx − α Δy, β Δx, α Δy
+        self.terms_Q = {order: torch.zeros(3, dtype=torch.float64) for order in ORDERS}
+        self.seen: dict[str, Quadrant] = {}
+        self.apart = self.whole = 0.0
+        self.images = 0
+        self.sigma = [math.inf, 0.0, 0.0]
+
+    def add(self, q: Tensor, size: Position, start: str | Position) -> dict[str, Tensor]:
+        """Grow and measure q (N, M, C); returns the residual in every square per order: (N, H−1, W−1)."""
+        step = cast(Step, Coefficients(*(matrix.to(q) for matrix in self.waves.coefficients)))
+        side = [max(1, length - 1) for length in size]
+        squares = {order: torch.zeros(3, len(q), *side, dtype=torch.float64) for order in ORDERS}
+        totals = []
+        for cell, phi in _grow(q, step, size, start):
+            self._add_sigma(_sigma(phi))
+            z = phi.sum(2).double().cpu()  # (2, N, H, W, C)
+            totals.append(z)
+            for name in QUADRANTS:
+                self._add_quadrant(name, z, cell, squares)
+        z_h, z_v = torch.stack(totals).sum(0)
+        self.apart, self.whole = self.apart + _square(z_h - z_v), self.whole + _square((z_h + z_v) / 2)
+        self.images += len(q)
+        return {order: _relative(parts) for order, parts in squares.items()}
+
+    def _add_sigma(self, sigma: Tensor) -> None:
+        """sigma (2, N, M, H, W)."""
+        flat = sigma.flatten(3)
+        spread = float(((flat.amax(-1) - flat.amin(-1)) / flat.mean(-1)).max())
+        low, high, widest = self.sigma
+        self.sigma = [min(low, float(flat.min())), max(high, float(flat.max())), max(widest, spread)]
+
+    def _add_quadrant(self, name: str, z: Tensor, cell: Position, squares: dict[str, Tensor]) -> None:
+        (y, x), (horizontal, vertical) = cell, QUADRANTS[name]
+        rows = slice(None, y + 1) if vertical == "up" else slice(y, None)
+        columns = slice(None, x + 1) if horizontal == "left" else slice(x, None)
+        axes = [axis for axis, back in ((2, vertical == "up"), (3, horizontal == "left")) if back]
+        part = z[:, :, rows, columns].flip(axes)  # the start at (0, 0), the quadrant's steps right and down
+        if min(part.shape[2:4]) < 2:
+            return
+        quadrant = self.seen[name] = self.waves[name]
+        zeta = quadrant.initial(part)  # (2, N, h, w, C)
+        alpha, beta = _unit_pairs(quadrant)
+        for order, value in zip(ORDERS, (*zeta, zeta.mean(0)), strict=True):
+            dx, dy = _differences(value)
+            terms = _squares(beta * dx, alpha * dy)  # (3, N, h−1, w−1)
+            self.terms[order] += terms.sum((1, 2, 3))
+            inner = slice(None, y) if vertical == "up" else rows, slice(None, x) if horizontal == "left" else columns
+            squares[order][:, :, *inner] += terms.flip(axes)
+        if quadrant.Q is not None:
+            for order, value in zip(ORDERS, (*part, part.mean(0)), strict=True):
+                dx, dy = _differences(value)
+                self.terms_Q[order] += _squares(dx, F.linear(dy, quadrant.Q)).sum((1, 2, 3))
+
+    def measurement(self, maps: dict[str, list[Tensor]]) -> Measurement:
+        if not self.images:
+            raise ValueError("a measurement needs at least one image.")
+        quadrants = list(self.seen.values()) or [self.waves["right-down"]]  # a map of one line has none
+        kinds = [kind for quadrant in quadrants for kind in quadrant.kinds]
+        nothing = math.nan if "undefined" in kinds else 0.0  # where neither side has a value
+        low, high, spread = self.sigma
+        residual = {order: float(_relative(self.terms[order]).nan_to_num(nothing)) for order in ORDERS}
+        residual_Q = {order: float(_relative(self.terms_Q[order]).nan_to_num(0)) for order in ORDERS}
+        return Measurement(
+            images=len(maps["mean"]),
+            residual=residual,
+            residual_Q=residual_Q if any(quadrant.Q is not None for quadrant in self.seen.values()) else None,
+            path_inconsistency=_ratio(self.apart, self.whole),
+            sigma_min=low,
+            sigma_max=high,
+            sigma_spread=spread,
+            shares={kind: kinds.count(kind) / len(kinds) for kind in KINDS},
+            maps=maps,
+        )
+
+
+def _grow(q: Tensor, step: Step, size: Position, start: str | Position) -> Iterator[tuple[Position, Tensor]]:
+    """Per distinct start: its paths apart, horizontal-first and vertical-first: (2, N, M, H, W, C)."""
+    groups: dict[Position, list[int]] = {}
+    for path, cell in enumerate(start_positions(start, size, q.shape[1])):
+        groups.setdefault(cell, []).append(path)
+    for cell, paths in groups.items():
+        alone = q[:, paths].flatten(0, 1)[:, None]  # (N·M, 1, C)
+        orders = [propagate(alone, step, size, cell, order=order) for order in ("horizontal", "vertical")]
+        yield cell, torch.stack(orders).movedim(2, -1).unflatten(1, (len(q), len(paths)))
+
+
+def _sigma(phi: Tensor) -> Tensor:
+    """√(σ² + ε) as the norm divides by it: (…, C) → (…)."""
+    return (phi.to(torch.promote_types(phi.dtype, torch.float32)).var(-1, correction=0) + EPS).sqrt()
+
+
+def _differences(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Δx and Δy where both neighbours exist: (N, h, w, C) → (N, h−1, w−1, C) each."""
+    here = z[:, :-1, :-1]
+    return z[:, :-1, 1:] - here, z[:, 1:, :-1] - here
+
+
+def _squares(left: Tensor, right: Tensor) -> Tensor:
+    """Squared norms over the channels of left − right, left and right: (3, N, h, w)."""
+    if left.is_complex():
+        left, right = (torch.view_as_real(part).flatten(-2) for part in (left, right))
+    return torch.stack([part.square().sum(-1) for part in (left - right, left, right)])
+
+
+def _relative(squares: Tensor) -> Tensor:
+    """‖left − right‖ / (‖left‖ + ‖right‖), nan where both are zero."""
+    difference, left, right = squares.sqrt()
+    return difference / (left + right)
+
+
+def _unit_pairs(quadrant: Quadrant) -> tuple[Tensor, Tensor]:
+    """α and β, each pair of length one, so that no channel counts more for how its pair was written."""
+    length = torch.hypot(quadrant.alpha.abs(), quadrant.beta.abs())
+    length = torch.where(length == 0, 1, length)
+    return quadrant.alpha / length, quadrant.beta / length
+
+
+def _square(z: Tensor) -> float:
+    return float(z.to(torch.promote_types(z.dtype, torch.float32)).square().sum())
+
+
+def _ratio(above: float, below: float) -> float:
+    return math.sqrt(above / below) if below > 0 else 0.0
+
+
+def _cond(B: Tensor) -> float:
+    """cond(B) from its singular values; above 1024 channels from power iterations on BᵀB and its inverse."""
+    if len(B) <= 1024:
+        return condition(B)
+    factors, pivots, failed = torch.linalg.lu_factor_ex(B)
+    if failed:
+        return math.inf
+    largest = smallest = torch.ones(len(B), 1, dtype=B.dtype, device=B.device).normal_()
+    for _ in range(20):
+        largest = B.T @ (B @ (largest / largest.norm()))
+        smallest = torch.linalg.lu_solve(factors, pivots, smallest / smallest.norm(), adjoint=True)
+        smallest = torch.linalg.lu_solve(factors, pivots, smallest)
+    return math.sqrt(float(largest.norm() * smallest.norm()))
+
+
+def _batch(model: Autoencoder) -> int:
+    """How many images' maps to hold at a time."""
+    config = model.config
+    return max(1, ELEMENTS // (config.channels * config.paths * math.prod(config.map_size)))
+
+
+def _tiles(model: Autoencoder, images: Tensor) -> tuple[Tensor, Position]:
+    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
+        raise ValueError(f"images have shape {tuple(images.shape)}; they are (N, 3, H, W) in [0, 1], at least one.")
+    parameter, size = next(model.parameters()), model.config.image_size
+    return cut(pad_to_multiple(images.to(parameter), size), size)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and every module back in its own mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+import finola
+from finola.cli import main
+from finola.encoders.waves import RIDGE, WaveEncoder
+from finola.images import read_photo
+from finola.metrics import psnr
+from finola.names import ModelConfig
+from finola.propagation import start_positions
+from finola.wave.basis import WaveBasis
+from finola.wave.spectrum import OPPONENT, Spectrum, measure_spectrum
+from finola.wave.start import initialise_waves
+
+NAMES = [
+    "waves/64x1@4:16",
+    "waves/63x1@4:16",
+    "waves/64x1@16:16",
+    "waves/64x1@1:16",
+    "waves/48x1@4x2:16x32",
+    "waves/64x1@4:16+corner",
+    "waves/64x1@4:16+bottom-right",
+    "waves/64x1@4:16+at0x3",
+    "waves/40x3@4:16",
+    "waves/40x4@4:16+scatter",
+    "waves/5x1@4:16",
+    "waves/3x1@4:16",
+    "waves/300x1@2:8",
+]
+
+
+def dense_waves(encoder: WaveEncoder) -> torch.Tensor:
+    """Every coordinate's image, (size, 3·H·W): the definition, pixel by pixel."""
+    basis, config = encoder.basis, encoder.config
+    y0, x0 = start_positions(config.start, config.map_size, config.paths)[0]
+    y = (torch.arange(config.image_size[0]) - y0 * config.cell[0]).double()[:, None]
+    x = (torch.arange(config.image_size[1]) - x0 * config.cell[1]).double()[None, :]
+    images = torch.zeros(basis.size, 3, *config.image_size, dtype=torch.float64)
+    for (u, v), colour, c in zip(basis.frequencies(), basis.waves[:, 2], basis.pairs, strict=True):
+        for index, wave in ((c, torch.cos), (c + 1, torch.sin)):
+            images[index] = OPPONENT[colour][:, None, None] * wave(u * x + v * y)
+    for index, colour in zip(basis.mean_index(), basis.means, strict=True):
+        images[index] = OPPONENT[colour][:, None, None]
+    return images.flatten(1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_encoder_is_dense_least_squares(name):
+    encoder = WaveEncoder(ModelConfig.parse(name))
+    Phi = dense_waves(encoder)
+    blocks = torch.block_diag(*encoder.gram())
+    ridge = blocks - Phi @ Phi.T
+    assert torch.allclose(ridge, torch.diag(ridge.diagonal()), atol=1e-6 * blocks.abs().max())
+    assert (ridge.diagonal() <= 1.001 * RIDGE * blocks.diagonal().max()).all()
+    images = torch.rand(3, 3, *encoder.config.image_size)
+    expected = torch.linalg.solve(blocks, Phi @ (images.double() - 0.5).flatten(1).T).T
+    found = encoder.analyse(images) / encoder.basis.gain
+    assert torch.allclose(found.double(), expected, atol=2e-4 * expected.abs().max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_recurrence_is_the_inverse_fourier_sum(name):
+    model = finola.create(name).eval()
+    images = torch.rand(2, 3, *model.config.image_size)
+    amplitudes = model.encoder.analyse(images).double() / model.encoder.basis.gain
+    drawn = (amplitudes @ dense_waves(model.encoder) + 0.5).reshape(images.shape)
+    with torch.no_grad():
+        assert torch.allclose(model(images).double(), drawn, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_sigma_is_constant_and_both_orders_agree(name, dtype, tolerance):
+    model = initialise_waves(finola.create(name).to(dtype)).eval()  # the matrices at the precision asked for
+    with torch.no_grad():
+        q = model.encode(torch.rand(2, 3, *model.config.image_size, dtype=dtype))
+        for path in range(model.config.paths):
+            horizontal, vertical = (
+                finola.propagate(q[:, [path]], model.transition.prepared(), model.config.map_size, order=order)
+                for order in ("horizontal", "vertical")
+            )
+            assert (horizontal - vertical).norm() / vertical.norm() <= tolerance
+            sigma = horizontal.var(1, correction=0).sqrt()
+            assert (sigma.max() - sigma.min()) / sigma.mean() <= tolerance
+
+
+def test_several_paths_start_from_the_picture_of_one():
+    images = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        one = finola.create("waves/40x1@4:16").eval()(images)
+        for name in ("waves/40x3@4:16", "waves/40x4@4:16+scatter"):
+            model = finola.create(name).eval()
+            assert torch.allclose(model(images), one, atol=1e-5)
+            q = model.encode(images)
+            assert not torch.allclose(q[:, 0], q[:, 1], atol=1e-2)  # unequal shares
+
+
+@pytest.mark.parametrize("refinement", ["conv", "mf-w720", "resnet18"])
+def test_refinements_change_nothing_before_training_and_everything_trains(refinement):
+    images = torch.rand(2, 3, 32, 32)
+    plain = finola.create("waves/40x2@4:32").eval()
+    refined = finola.create(f"waves+{refinement}/40x2@4:32").eval()
+    with torch.no_grad():
+        assert torch.allclose(refined(images), plain(images), atol=1e-6)
+    refined(images).square().mean().backward()
+    moved = {name.split(".")[0] for name, p in refined.named_parameters() if p.grad is not None and p.grad.any()}
+    assert {"encoder", "transition", "decoder"} <= moved
+    last = refined.encoder.refinement.last.weight.grad
+    assert last is not None and last.any()
+
+
+def test_q_lies_on_its_sphere_and_the_slack_need_not_be_kept():
+    model = finola.create("waves+conv/64x2@4:16").eval()
+    basis = model.encoder.basis
+    with torch.no_grad():
+        q = model.encode(torch.rand(4, 3, 16, 16))
+        assert torch.allclose(q.square().sum(-1), torch.full((4, 2), 64.0), rtol=1e-5)
+        assert q.mean(-1).abs().max() < 1e-6
+        assert torch.allclose(basis.complete(basis.coordinates(q)), q, atol=1e-5)
+
+
+def test_a_picture_too_strong_for_the_sphere_is_scaled_onto_it():
+    basis = WaveBasis(ModelConfig.parse("waves/64x1@4:16"))
+    q = basis.complete(100 * torch.randn(3, basis.size))
+    assert torch.allclose(q.square().sum(-1), torch.full((3,), 64.0), rtol=1e-5) and q.isfinite().all()
+
+
+def test_an_untrained_wave_model_draws_a_recognisable_photo():
+    photo = read_photo("skimage:astronaut")[None, :, :256, 128:384]
+    with torch.no_grad():
+        for name, at_least in (("waves/256x1@16:64", 22.0), ("waves/1024x1@16", 19.0), ("waves/256x1@8:96", 19.0)):
+            assert psnr(finola.create(name).eval()(photo), photo).item() > at_least, name
+
+
+def test_tiles_are_decoded_across_their_borders():
+    torch.manual_seed(0)
+    model = finola.create("waves+conv/40x1@4:16").eval()
+    for parameter in model.decoder.refinement.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)  # as if trained
+    photo = torch.rand(1, 3, 16, 32)
+    with torch.no_grad():
+        joined = model(photo)
+        apart = torch.cat([model(half) for half in photo.split(16, dim=3)], dim=3)
+    difference = (joined - apart).abs().amax((0, 1, 2))
+    assert difference[15:17].min() > 1e-4  # the border knows both tiles
+
+
+@pytest.mark.parametrize("option", ["+real", "+unit", "+mlp", "+linear"])
+def test_what_cannot_rotate_says_so(option):
+    with pytest.raises(ValueError, match="pairs can rotate"):
+        finola.create(f"mf-w720/64x1@4:32{option}", init="waves")
+
+
+@pytest.mark.parametrize("decoder", ["", "+patch", "+tran1"])
+def test_any_encoder_can_start_from_waves(decoder, tmp_path):
+    model = finola.create(f"mf-w720/64x1@4:32{decoder}", init="waves").eval()
+    plain = finola.create("waves/64x1@4:32").eval()
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        q = model.wave_encoder(images)
+        assert torch.allclose(model.decode(model.propagate(q)), plain(images), atol=1e-5)
+        model.save_pretrained(tmp_path / "model")
+        assert torch.equal(finola.load(tmp_path / "model")(images), model(images))
+
+
+def test_a_started_model_saves_and_loads_with_its_own_waves(tmp_path):
+    """Waves of other photos give every colour another count, so every shape comes from the file."""
+    grey = torch.rand(20, 1, 16, 16).expand(20, 3, 16, 16)
+    spectrum = measure_spectrum([grey], side=16, keep=100)
+    model = initialise_waves(finola.create("waves+conv/64x1@4:16"), spectrum).eval()
+    assert (model.encoder.basis.waves[:, 2] == 0).all()
+    model.save_pretrained(tmp_path / "model")
+    again = finola.load(tmp_path / "model")
+    images = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        assert torch.equal(again(images), model(images))
+    assert torch.equal(again.encoder.basis.waves, model.encoder.basis.waves)
+
+
+def test_starting_by_hand_after_creating_saves_too(tmp_path):
+    model = initialise_waves(finola.create("mf-w720/64x1@4:32")).eval()
+    model.save_pretrained(tmp_path / "model")
+    assert hasattr(finola.load(tmp_path / "model"), "wave_encoder")
+
+
+def test_the_strongest_wave_is_found():
+    x, y = torch.arange(32.0)[None, :], torch.arange(32.0)[:, None]
+    angle = 2 * math.pi * (3 * x - 5 * y) / (32 * 17 / 16)
+    images = 0.5 + 0.3 * torch.stack([torch.cos(angle), torch.cos(angle), torch.cos(angle)])[None]
+    spectrum = measure_spectrum([images], side=32, keep=10)
+    assert spectrum.ranking[0].tolist() == [3, -5, 0]
+
+
+def test_a_wave_has_a_name():
+    basis = WaveBasis(ModelConfig.parse("waves/64x1@16:64"))
+    assert basis.describe(0).startswith("luma, ") and "px per cycle" in basis.describe(0)
+
+
+def test_frequencies_survive_every_dtype():
+    model = finola.create("waves/64x1@4:16")
+    expected = model.encoder.basis.frequencies()
+    assert torch.equal(model.bfloat16().encoder.basis.frequencies(), expected)
+
+
+def test_spectrum_command(tmp_path, capsys):
+    out = tmp_path / "spectra.json"
+    assert main(["spectrum", "smoke", "--sides", "32", "--waves", "50", "--limit", "20", "-o", str(out)]) == 0
+    (entry,) = json.loads(out.read_text())["spectra"]
+    spectrum = Spectrum.from_json(entry)
+    assert spectrum.side == 32 and len(spectrum.ranking) == 50 and 0.1 < spectrum.radius < 10
+    assert [path.name for path in tmp_path.iterdir()] == ["spectra.json"]
+
+
+def test_too_few_channels_get_one_sentence():
+    with pytest.raises(ValueError, match="at least 3 channels"):
+        finola.create("waves/2x1@4:16")
