@@ -130,6 +130,14 @@ def test_a_picture_too_strong_for_the_sphere_is_scaled_onto_it():
     assert torch.allclose(q.square().sum(-1), torch.full((3,), 64.0), rtol=1e-5) and q.isfinite().all()
 
 
+def test_white_and_black_fit_into_the_sphere():
+    model = finola.create("waves/256x1@16:64").eval()
+    with torch.no_grad():
+        for shade in (0.0, 1.0):
+            image = torch.full((1, 3, 64, 64), shade)
+            assert torch.allclose(model(image), image, atol=4e-3)  # one grey level, which the ridge takes
+
+
 def test_an_untrained_wave_model_draws_a_recognisable_photo():
     photo = read_photo("skimage:astronaut")[None, :, :256, 128:384]
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -69,8 +70,11 @@ def wave_basis(model: Autoencoder) -> WaveBasis | None:
 
 @torch.no_grad()
 def measure_radius(spectrum: Spectrum, batches: Iterable[Tensor], channels: int = 3072) -> Spectrum:
-    """The spectrum with the radius that holds 99 % of these images' amplitudes, as least squares finds them."""
+    """The spectrum with a radius that holds 99 % of these images' amplitudes, as least squares finds them.
+
+    It is at least √(3/2), which no picture in [0, 1] exceeds where its waves are orthogonal: a white sky fits, too.
+    """
     side = spectrum.side
     encoder = WaveEncoder(ModelConfig("waves", channels, 1, (1, 1), (side, side)), spectrum=spectrum)
     norms = torch.cat([encoder.analyse(images).norm(dim=1) for images in batches]) / encoder.basis.gain
-    return replace(spectrum, radius=float(torch.quantile(norms[:: max(1, len(norms) // 10**6)], 0.99)))
+    return replace(spectrum, radius=max(math.sqrt(1.5), float(torch.quantile(norms[:: len(norms) // 10**6 + 1], 0.99))))

@@ -1,0 +1,133 @@
+"""finola evaluate: how well a model gives photos back, image by image, with the best, median and worst pictured."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from finola.autoencoder import Autoencoder
+
+HELP = "measure PSNR, SSIM and MS-SSIM of a model on photos, image by image"
+FIGURES = ("psnr", "ssim", "ms_ssim")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a folder, a name, or a hub id")
+    parser.add_argument("data", nargs="?", help="photos in any form that finola train takes (default: FINOLA_DATA)")
+    parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
+    parser.add_argument("--limit", type=int, help="use this many photos only")
+    parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from finola.commands._output import print_json, print_table
+    from finola.data import Whole, open_data
+    from finola.zoo import load
+
+    model = load(args.model)
+    dataset = open_data(args.data, args.split, transform=Whole())
+    count = min(len(dataset), args.limit or len(dataset))
+    rows = evaluate(model, dataset, count, quiet=args.json)
+    summary: dict[str, Any] = {"model": args.model, "name": str(model.config), "data": args.data, "split": args.split}
+    summary["images"] = len(rows)
+    for figure in FIGURES:
+        values = [row[figure] for row in rows if row[figure] is not None]
+        summary[figure] = round(sum(values) / len(values), 4) if values else None
+    summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
+    if args.out:
+        _write(Path(args.out), summary, rows, model, dataset)
+    if args.json:
+        print_json(summary)
+        return
+    body = [
+        (figure.upper().replace("_", "-"), "-" if summary[figure] is None else summary[figure]) for figure in FIGURES
+    ]
+    print_table(f"{summary['name']} on {len(rows)} photos of {args.data or 'FINOLA_DATA'}", ["figure", "mean"], body)
+    if report := dataset.report():
+        print(report)
+    if args.out:
+        print(f"images.csv, summary.json and contact-sheet.png written to {args.out}")
+
+
+def evaluate(model: Autoencoder, dataset: Any, count: int, quiet: bool = False) -> list[dict[str, Any]]:
+    """One row per readable photo: index, name, and its figures (None where the photo is too small for one)."""
+    import torch
+
+    from finola.commands._output import progress
+    from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
+
+    rows = []
+    for index in progress(range(count), count, "evaluating", quiet=quiet):
+        item = dataset[(0, index)]
+        if item.replaced:
+            continue
+        original = _floats(item.images)
+        with torch.inference_mode():
+            rebuilt = model(original)
+        side = min(original.shape[-2:])
+        row: dict[str, Any] = {
+            "index": index,
+            "name": dataset.name(index),
+            "psnr": round(float(psnr(rebuilt, original)), 4),
+        }
+        row["ssim"] = round(float(ssim(rebuilt, original)), 5) if side >= 11 else None
+        row["ms_ssim"] = round(float(ms_ssim(rebuilt, original)), 5) if side >= MS_SSIM_SIDE else None
+        rows.append(row)
+    if not rows:
+        raise ValueError("not one photo could be read, so there is nothing to measure.")
+    return rows
+
+
+def _floats(images: Tensor) -> Tensor:
+    return images.reshape(-1, *images.shape[-3:]).float() / 255
+
+
+def _write(out: Path, summary: dict[str, Any], rows: list[dict[str, Any]], model: Autoencoder, dataset: Any) -> None:
+    import csv
+    import io
+    import json
+
+    out.mkdir(parents=True, exist_ok=True)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, ["index", "name", *FIGURES], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    for name, text in (("images.csv", table.getvalue()), ("summary.json", json.dumps(summary, indent=1) + "\n")):
+        beside = out / f".{name}.part"
+        beside.write_text(text)
+        beside.replace(out / name)
+    _contact_sheet(out / "contact-sheet.png", rows, model, dataset)
+
+
+def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, dataset: Any, columns: int = 3) -> None:
+    """Best, median and worst by PSNR, one line each: the original, then what the model made of it."""
+    import torch
+    from PIL import Image, ImageDraw
+
+    from finola.images import save_photo, to_uint8
+
+    by_psnr = sorted(rows, key=lambda row: -row["psnr"])
+    middle = max(0, len(by_psnr) // 2 - columns // 2)
+    lines = {"best": by_psnr[:columns], "median": by_psnr[middle : middle + columns], "worst": by_psnr[-columns:]}
+    side, caption = 224, 18
+    sheet = Image.new("RGB", (columns * (2 * side + 12), len(lines) * (side + caption)), "white")
+    for row_number, (word, chosen) in enumerate(lines.items()):
+        for column, row in enumerate(chosen):
+            original = _floats(dataset[(0, row["index"])].images)
+            with torch.inference_mode():
+                rebuilt = model(original)
+            left, top = column * (2 * side + 12), row_number * (side + caption)
+            ImageDraw.Draw(sheet).text(
+                (left + 4, top + 2), f"{word}: {row['psnr']:.2f} dB  {row['name'][-40:]}", fill="black"
+            )
+            for number, image in enumerate((original, rebuilt)):
+                picture = Image.fromarray(to_uint8(image[0]).permute(1, 2, 0).numpy())
+                picture.thumbnail((side, side))
+                sheet.paste(picture, (left + number * (side + 2), top + caption))
+    pixels = torch.frombuffer(bytearray(sheet.tobytes()), dtype=torch.uint8).reshape(sheet.height, sheet.width, 3)
+    save_photo(pixels.permute(2, 0, 1) / 255, path)
