@@ -46,19 +46,21 @@ def test_parallel_equals_sequential_in_values_and_gradients(kind, size, start, d
 
     results = []
     for z in (
-        propagate(q, transition.prepared(), size, start),
         sequential(q, transition, size, start_positions(start, size, 3)),
+        propagate(q, transition, size, start),  # step by step
+        propagate(q, transition.prepared(), size, start),  # with matrices: in few and large products
     ):
         gradients = torch.autograd.grad((z * weight).sum(), inputs, allow_unused=True)
         results.append((z, gradients))
-    (parallel, parallel_gradients), (reference, reference_gradients) = results
+    (reference, reference_gradients), *parallels = results
 
-    assert relative_error(parallel, reference) <= tolerance
-    for ours, theirs in zip(parallel_gradients, reference_gradients, strict=True):
-        if theirs is None:  # a direction that this map never steps in
-            assert ours is None or not ours.any()
-        else:
-            assert relative_error(ours, theirs) <= tolerance
+    for parallel, parallel_gradients in parallels:
+        assert relative_error(parallel, reference) <= tolerance
+        for ours, theirs in zip(parallel_gradients, reference_gradients, strict=True):
+            if theirs is None:  # a direction that this map never steps in
+                assert ours is None or not ours.any()
+            else:
+                assert relative_error(ours, theirs) <= tolerance
 
 
 @pytest.mark.parametrize("size", [(31, 32), (48, 5)])
@@ -77,9 +79,26 @@ def test_without_gradients_the_map_is_the_same():
     transition = transition_of(NormLinear)
     q = torch.randn(2, 4, C, dtype=torch.float64)
     for start in ("center", "scatter"):
-        with_gradients = propagate(q, transition.prepared(), (5, 6), start)
-        with torch.no_grad():
-            assert torch.allclose(propagate(q, transition.prepared(), (5, 6), start), with_gradients, atol=1e-14)
+        for step in (transition, transition.prepared()):
+            with_gradients = propagate(q, step, (5, 6), start)
+            with torch.no_grad():
+                assert torch.allclose(propagate(q, step, (5, 6), start), with_gradients, atol=1e-13)
+
+
+def test_only_what_asks_for_gradients_gets_them():
+    transition = transition_of(NormLinear)
+    transition.A_minus.requires_grad_(False)
+    q = torch.randn(2, 2, C, dtype=torch.float64)
+    propagate(q, transition.prepared(), (4, 5)).square().sum().backward()
+    assert transition.A_minus.grad is None and transition.A.grad is not None
+
+
+def test_differentiating_twice_is_refused():
+    q = torch.randn(1, 1, C, dtype=torch.float64, requires_grad=True)
+    z = propagate(q, transition_of(NormLinear).prepared(), (3, 3))
+    (gradient,) = torch.autograd.grad(z.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice"):
+        gradient.sum().backward()
 
 
 @pytest.mark.parametrize("order", ["horizontal", "vertical"])

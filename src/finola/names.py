@@ -37,7 +37,7 @@ _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
 def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
     """The known words nearest to `word`, as the end of a sentence.
 
-    >>> nearest("scater", ["scatter", "corner"])
+    >>> nearest("scater", ["scatter", "unit"])
     'did you mean scatter?'
     """
     known = list(known)

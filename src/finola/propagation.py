@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -125,19 +126,41 @@ def propagate(
         raise ValueError(f"a map of {height}x{width} positions cannot be grown: both sides are at least 1.")
     if order not in ("mean", "horizontal", "vertical"):
         raise ValueError(f"order {order!r} is not known: use mean, horizontal or vertical.")
-    step = _checkpointed(coefficients) if checkpointing and torch.is_grad_enabled() else coefficients
 
     groups: dict[Position, list[int]] = {}  # paths that start together share every product
     for path, cell in enumerate(start_positions(start, size, q.shape[1])):
         groups.setdefault(cell, []).append(path)
 
+    recomputed = checkpointing and torch.is_grad_enabled()
+    if isinstance(coefficients, Coefficients) and order == "mean" and not torch.compiler.is_compiling():
+        grow: Callable[..., Tensor | None] = partial(_grow_fast, coefficients=coefficients, size=size)
+    else:
+        grow = partial(_grow, step=coefficients, size=size, order=order)
     z: Tensor | None = None  # (N, H, W, C)
     for cell, paths in groups.items():
         phi = q if len(paths) == q.shape[1] else q[:, paths]
-        for weight, lines in _orders(phi, step, size, cell, order):
-            z = _gather(lines, z, weight, phi, size)
+        z = checkpoint(grow, phi, z, cell, use_reentrant=False) if recomputed else grow(phi, z, cell)
     assert z is not None
     return z.permute(0, 3, 1, 2)
+
+
+def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coefficients, size: Position) -> Tensor:
+    """z plus the map of the paths phi (N, M, C) that start at `cell`, in few and large products."""
+    from finola.sweeps import Grow, grow
+
+    if torch.is_grad_enabled() and (phi.requires_grad or any(matrix.requires_grad for matrix in coefficients)):
+        grown: Tensor = Grow.apply(phi, *coefficients, size, cell)
+        return grown if z is None else z + grown
+    z = phi.new_zeros(phi.shape[0], *size, phi.shape[-1]) if z is None else z
+    grow(phi, coefficients, cell, z)
+    return z
+
+
+def _grow(phi: Tensor, z: Tensor | None, cell: Position, step: Step, size: Position, order: Order) -> Tensor | None:
+    """The same for any step rule, order by order."""
+    for weight, lines in _orders(phi, step, size, cell, order):
+        z = _gather(lines, z, weight, phi, size)
+    return z
 
 
 def check_initial_conditions(q: Tensor, coefficients: Step) -> None:
@@ -153,14 +176,6 @@ def check_initial_conditions(q: Tensor, coefficients: Step) -> None:
         raise ValueError(f"q has {q.shape[-1]} channels, but the transition has {channels}.")
     if not torch.compiler.is_compiling() and q.device.type != "meta" and not bool(torch.isfinite(q).all()):
         raise ValueError("q holds NaN or infinite values: no map can be grown from it.")
-
-
-def _checkpointed(step: Step) -> Step:
-    def recomputed(z: Tensor, direction: Direction) -> Tensor:
-        grown: Tensor = checkpoint(step, z, direction, use_reentrant=False)
-        return grown
-
-    return recomputed
 
 
 class _Lines(NamedTuple):
