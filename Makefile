@@ -19,7 +19,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 demo: $(VENV)/.installed
-	@$(BIN)/python -m finola.cli reconstruct skimage:astronaut -o demo/
+	@$(BIN)/python -m finola.cli reconstruct skimage:astronaut --side-by-side -o demo/
 	@echo "Written to demo/:" && ls demo | sed 's/^/  /'
 
 # Each pytest worker gets one thread, so that two workers share two cores instead of fighting for them.

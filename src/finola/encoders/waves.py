@@ -12,7 +12,7 @@ from finola.propagation import start_positions
 from finola.wave.basis import WaveBasis
 from finola.wave.spectrum import OPPONENT, Spectrum
 
-RIDGE = 1e-3  # of the mean diagonal: a period above the image's side makes neighbouring waves nearly dependent
+RIDGE = 1e-4  # of the mean diagonal: a period above the image's side makes neighbouring waves nearly dependent
 
 
 class WaveEncoder(nn.Module):
@@ -80,6 +80,7 @@ class WaveEncoder(nn.Module):
         waves = state_dict.get(f"{prefix}basis.waves")
         if waves is not None and not torch.equal(waves.cpu(), self.basis.waves.cpu()):
             device = self.column_waves.device
+            self.basis.period = state_dict[f"{prefix}basis.period"].cpu().clone()
             self.basis.set_waves(waves.cpu().clone(), state_dict[f"{prefix}basis.means"].cpu().clone())
             self._prepare()
             sizes = [state_dict[f"{prefix}analysis.{colour}"].shape for colour in range(3)]

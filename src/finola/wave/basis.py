@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from finola.names import ModelConfig
 from finola.propagation import EPS, Coefficients, Direction, start_positions
-from finola.wave.spectrum import COLOURS, OPPONENT, PERIOD, Spectrum
+from finola.wave.spectrum import COLOURS, OPPONENT, SIXTEENTHS, Spectrum
 
 
 class WaveBasis(nn.Module):
@@ -30,6 +30,7 @@ class WaveBasis(nn.Module):
 
     waves: Tensor  # (K, 3): cycles per period along x and along y, colour; sorted by colour
     means: Tensor  # (colours with a mean component,)
+    period: Tensor  # in sixteenths of the image's side
     gain: Tensor  # from pixel amplitudes to the coordinates of q
     pairs: Tensor  # (K,): the coordinate of c of every wave; s is the next one
     seen: Tensor  # (2, M, K): cosine and sine of every path's phase, seen from the first path's start
@@ -41,6 +42,7 @@ class WaveBasis(nn.Module):
             raise ValueError(f"model name {config}: a wave start needs at least 3 channels, not {config.channels}.")
         self.config = config
         spectrum = spectrum or Spectrum.bundled(config.image_size)
+        self.register_buffer("period", torch.tensor(spectrum.period))
         self.set_waves(*spectrum.choose(config.channels - 2, config.image_size))
         gain = math.sqrt(config.channels) / spectrum.radius
         # Rounded to eight bits of mantissa, so that it is the same number in every dtype.
@@ -72,7 +74,7 @@ class WaveBasis(nn.Module):
     def frequencies(self) -> Tensor:
         """(u, v) of every pair in radians per pixel: (K, 2), float64."""
         height, width = self.config.image_size
-        period = torch.tensor([PERIOD * width, PERIOD * height], dtype=torch.float64)
+        period = self.period.item() / SIXTEENTHS * torch.tensor([width, height], dtype=torch.float64)
         return 2 * math.pi * self.waves[:, :2].cpu().double() / period
 
     def angles(self, direction: Direction) -> Tensor:

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 Size = tuple[int, int]
-PERIOD = 17 / 16  # of the waves, in image sides: slightly above 1, so that opposite edges need not match
+SIXTEENTHS = 16  # periods are whole numbers of sixteenths of the image's side
+PERIOD = 17  # slightly above the side, so that opposite edges need not match
+FINE_PERIOD = 34  # waves half as far apart, for which a greedy choice pays
+GREEDY_SIDE = 64  # up to here the pixels' covariance is small enough to choose greedily
 # An orthonormal opponent basis of RGB, one colour a row: luma, red against blue, green against magenta.
 COLOURS = ("luma", "red-blue", "green-magenta")
 OPPONENT = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 2.0, -1.0]], dtype=torch.float64)
@@ -28,6 +31,7 @@ class Spectrum:
     """
 
     side: int  # of the square images it was measured on
+    period: int  # of the waves, in sixteenths of the side
     radius: float
     ranking: Tensor
 
@@ -45,7 +49,8 @@ class Spectrum:
         """
         means = torch.arange(min(3, coordinates))
         height, width = image_size
-        below = (self.ranking[:, 0] < PERIOD * width / 2) & (self.ranking[:, 1].abs() < PERIOD * height / 2)
+        nyquist = self.period / SIXTEENTHS / 2  # cycles per period and pixel
+        below = (self.ranking[:, 0] < nyquist * width) & (self.ranking[:, 1].abs() < nyquist * height)
         waves = self.ranking[below]
         most = (3 * height * width - 3) // 2  # no more coordinates than pixels
         waves = waves[: min((coordinates - len(means)) // 2, most)]
@@ -55,13 +60,14 @@ class Spectrum:
     def to_json(self) -> dict[str, object]:
         """Compact: one string of `x,y,colour` triples."""
         waves = " ".join(f"{x},{y},{colour}" for x, y, colour in self.ranking.tolist())
-        return {"side": self.side, "radius": round(self.radius, 4), "waves": waves}
+        return {"side": self.side, "period": self.period, "radius": round(self.radius, 4), "waves": waves}
 
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Spectrum:
         """The way back from `to_json`."""
         triples = [[int(part) for part in triple.split(",")] for triple in str(data["waves"]).split()]
-        return cls(int(str(data["side"])), float(str(data["radius"])), torch.tensor(triples, dtype=torch.int64))
+        side, period, radius = (float(str(data[key])) for key in ("side", "period", "radius"))
+        return cls(int(side), int(period), radius, torch.tensor(triples, dtype=torch.int64))
 
 
 @cache
@@ -70,41 +76,86 @@ def _bundled() -> list[Spectrum]:
     return [Spectrum.from_json(entry) for entry in json.loads(text)["spectra"]]
 
 
-def phases(count: int, length: int, origin: float = 0.0) -> Tensor:
-    """e^{iu(x − origin)} for 0 … count−1 cycles per period: (length, count), complex128."""
-    u = 2 * math.pi * torch.arange(count, dtype=torch.float64) / (PERIOD * length)
-    return torch.exp(1j * (torch.arange(length, dtype=torch.float64) - origin)[:, None] * u)
-
-
 def measure_spectrum(batches: Iterable[Tensor], side: int, keep: int = 2048) -> Spectrum:
-    """Rank waves by their energy over batches of images (N, 3, side, side) in [0, 1].
+    """Rank waves by the energy they take from images (N, 3, side, side) in [0, 1].
+
+    Small images: greedily, each wave by what the ones before it have left over. Large ones: each wave for itself.
 
     >>> batches = [torch.rand(4, 3, 16, 16)]
     >>> len(measure_spectrum(batches, side=16, keep=20).ranking)
     20
     """
-    count = int(PERIOD * side / 2) + 1
-    E = phases(count, side).to(torch.complex64)
-    energy = torch.zeros(3, 2 * count - 1, count, dtype=torch.float64)  # colour, y, x
-    norms, images = [], 0
-    for batch in batches:
-        colours = torch.einsum("oc,nchw->nohw", OPPONENT.float(), batch - 0.5)
-        along_x = colours.to(torch.complex64) @ E  # (N, 3, H, x)
-        down, up = (torch.einsum("nohx,hy->noyx", along_x, F) for F in (E, E.conj()))
-        both = torch.cat([up[:, :, 1:].flip(2), down], dim=2)  # y from −(count−1) to count−1
-        energy += both.abs().square().double().sum(0)
-        # Parseval: the mean colour and, for waves of amplitude a, half of a² each make up the mean square.
-        mean = colours.mean((2, 3))
-        variance = (colours - mean[..., None, None]).square().mean((1, 2, 3)) * 3
-        norms.append((mean.square().sum(1) + 2 * variance).sqrt())
-        images += len(batch)
-    if not images:
-        raise ValueError("a spectrum needs at least one image.")
-    y, x = torch.arange(-(count - 1), count), torch.arange(count)
-    half_plane = (x[None, :] > 0) | (y[:, None] > 0)  # ±(u, v) are one wave, and 0 is the mean
-    energy = torch.where(half_plane, energy, -1.0)
-    strongest = torch.argsort(energy.flatten(), descending=True)[:keep]
-    strongest = strongest[energy.flatten()[strongest] >= 0]
-    colour, row, column = (t for t in torch.unravel_index(strongest, energy.shape))
-    ranking = torch.stack([column, row - (count - 1), colour], dim=1)
-    return Spectrum(side, float(torch.quantile(torch.cat(norms), 0.99)), ranking)
+    colours = (torch.einsum("oc,nchw->onhw", OPPONENT.float(), images - 0.5) for images in batches)
+    ranking = _greedily(colours, side, keep) if side <= GREEDY_SIDE else _singly(colours, side, keep)
+    return Spectrum(side, FINE_PERIOD if side <= GREEDY_SIDE else PERIOD, math.sqrt(1.5), ranking)
+
+
+def half_plane(side: int, period: int) -> Tensor:
+    """All waves below Nyquist, (R, 2): ±(u, v) are one wave, and 0 is the mean."""
+    most = int(period / SIXTEENTHS * side / 2)
+    grid = torch.cartesian_prod(torch.arange(most + 1), torch.arange(-most, most + 1))
+    return grid[(grid[:, 0] > 0) | (grid[:, 1] > 0)]
+
+
+def _singly(batches: Iterable[Tensor], side: int, keep: int) -> Tensor:
+    """By |correlation|² alone, computed separably: two products per batch."""
+    waves = half_plane(side, PERIOD)
+    most = int(waves.max())
+    u = 2 * math.pi * torch.arange(-most, most + 1) / (PERIOD / SIXTEENTHS * side)
+    E = torch.exp(1j * torch.arange(side)[:, None] * u).to(torch.complex64)  # (side, 2·most + 1)
+    energy = torch.zeros(3, 2 * most + 1, most + 1, dtype=torch.float64)  # colour, y, x
+    for colours in batches:
+        along_x = colours.to(torch.complex64) @ E[:, most:]
+        energy += (E.T @ along_x).abs().square().sum(1, dtype=torch.float64)
+    by_wave = energy[:, waves[:, 1] + most, waves[:, 0]]  # (3, R)
+    colour, index = torch.unravel_index(by_wave.flatten().argsort(descending=True)[:keep], by_wave.shape)
+    return torch.cat([waves[index], colour[:, None]], dim=1)
+
+
+def _greedily(batches: Iterable[Tensor], side: int, keep: int) -> Tensor:
+    """Forward selection on the pixels' covariance, colour by colour; the gains then order all colours together."""
+    covariance = torch.zeros(3, side * side, side * side)
+    for colours in batches:
+        pixels = colours.flatten(2)
+        covariance += pixels.transpose(1, 2) @ pixels
+    gains, chosen = [], []
+    for colour in range(3):
+        waves, gain = _forward_selection(covariance[colour].double(), side, keep)
+        gains.append(gain)
+        chosen.append(torch.cat([waves, torch.full((len(waves), 1), colour)], dim=1))
+    return torch.cat(chosen)[torch.cat(gains).argsort(descending=True)][:keep]
+
+
+def _forward_selection(covariance: Tensor, side: int, keep: int, candidates: int = 900) -> tuple[Tensor, Tensor]:
+    """Up to `keep` waves, each the one that takes most of what is left, and how much it takes."""
+    waves = half_plane(side, FINE_PERIOD)
+    position = torch.arange(side, dtype=torch.float64) - side / 2
+    y, x = (t.flatten() for t in torch.meshgrid(position, position, indexing="ij"))
+
+    def columns(some: Tensor) -> Tensor:
+        phase = 2 * math.pi / (FINE_PERIOD / SIXTEENTHS * side) * (some[:, :1] * x + some[:, 1:] * y)
+        return torch.stack([phase.cos(), phase.sin()], dim=1)  # (R, 2, pixels)
+
+    energy = torch.cat([((c @ covariance) * c).sum((1, 2)) for c in map(columns, waves.split(256))])
+    waves = waves[energy.argsort(descending=True)[:candidates]]
+    Phi = torch.cat([torch.ones(1, side * side, dtype=torch.float64), columns(waves).flatten(0, 1)])
+    G, S = Phi @ Phi.T, Phi @ covariance @ Phi.T  # what is left of the waves, and of the photos' energy in them
+    c = 1 + 2 * torch.arange(len(waves))
+    order, gains = [], []
+    taken = torch.tensor([0])  # the mean goes first
+    for _ in range(min(keep, len(waves))):
+        H = torch.linalg.pinv(G[taken][:, taken])
+        g, s = G[:, taken] @ H, S[:, taken]
+        S = S - s @ g.T - g @ s.T + g @ S[taken][:, taken] @ g.T
+        G = G - g @ G[taken]
+        cc, cs, ss = G[c, c], G[c, c + 1], G[c + 1, c + 1]
+        determinant = cc * ss - cs * cs
+        gain = (ss * S[c, c] - 2 * cs * S[c, c + 1] + cc * S[c + 1, c + 1]) / determinant.clamp_min(1e-9)
+        gain[determinant < 1e-3 * side**4] = -1  # nearly a sum of waves already taken
+        best = int(gain.argmax())
+        if gain[best] <= 0:
+            break
+        order.append(best)
+        gains.append(gain[best])
+        taken = c[best] + torch.arange(2)
+    return waves[order], torch.stack(gains) if gains else torch.zeros(0, dtype=torch.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -69,12 +69,20 @@ def wave_basis(model: Autoencoder) -> WaveBasis | None:
 
 
 @torch.no_grad()
-def measure_radius(spectrum: Spectrum, batches: Iterable[Tensor], channels: int = 3072) -> Spectrum:
-    """The spectrum with a radius that holds 99 % of these images' amplitudes, as least squares finds them.
+def measure_radius(
+    spectrum: Spectrum, batches: Iterable[Tensor], counts: Sequence[int] = (256, 1024, 3072)
+) -> Spectrum:
+    """The spectrum with a radius that holds 99.9 % of these images' amplitudes, whichever of `counts` C is.
 
     It is at least √(3/2), which no picture in [0, 1] exceeds where its waves are orthogonal: a white sky fits, too.
     """
     side = spectrum.side
-    encoder = WaveEncoder(ModelConfig("waves", channels, 1, (1, 1), (side, side)), spectrum=spectrum)
-    norms = torch.cat([encoder.analyse(images).norm(dim=1) for images in batches]) / encoder.basis.gain
-    return replace(spectrum, radius=max(math.sqrt(1.5), float(torch.quantile(norms[:: len(norms) // 10**6 + 1], 0.99))))
+    configs = [ModelConfig("waves", channels, 1, (1, 1), (side, side)) for channels in counts]
+    encoders = [WaveEncoder(config, spectrum=spectrum) for config in configs]
+    norms = [
+        torch.stack([encoder.analyse(images).norm(dim=1) / encoder.basis.gain for encoder in encoders])
+        for images in batches
+    ]
+    widest = torch.cat(norms, dim=1).amax(0)
+    radius = float(widest.kthvalue(max(1, math.ceil(0.999 * len(widest)))).values)
+    return replace(spectrum, radius=max(math.sqrt(1.5), radius))
