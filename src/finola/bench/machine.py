@@ -1,0 +1,106 @@
+"""What a machine can do, and what a computation asks of it: GEMM rate, FLOPs, peak memory of tensors."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def gemm_rate(device: torch.device, side: int = 1024, seconds: float = 0.5) -> float:
+    """Float32 FLOP/s of a square matrix product, the best of many: what every ratio is to."""
+    a, b = torch.randn(2, side, side, device=device)
+    best = float("inf")
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        best = min(best, timed(lambda: a @ b, device))
+    return 2 * side**3 / best
+
+
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, on an accelerator until it has really finished."""
+    synchronise(device)
+    begin = time.perf_counter()
+    work()
+    synchronise(device)
+    return time.perf_counter() - begin
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def flops(work: Callable[[], object]) -> int:
+    """FLOPs (two per multiply–add) of the matrix products and convolutions in one call.
+
+    >>> flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
+    60
+    """
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+class PeakMemory(TorchDispatchMode):
+    """The most bytes that tensors made inside it held at any one time, on any device.
+
+    >>> with PeakMemory() as memory:
+    ...     for _ in range(3):
+    ...         x = torch.zeros(1000) + 1
+    >>> memory.peak  # the former x, zeros and the new x
+    12000
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._count(leaf)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.held += size
+        self.peak = max(self.peak, self.held)
+        weakref.finalize(storage, self._release, key, size)
+
+    def _release(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.held -= size
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    """Bytes that tensors made by one call held at most, beyond what was there before."""
+    with PeakMemory() as memory:
+        work()
+    return memory.peak
+
+
+def fit_line(x: list[float], y: list[float]) -> tuple[float, float, float]:
+    """Slope, intercept and R² of the least-squares line.
+
+    >>> [round(v, 6) for v in fit_line([1, 2, 3], [5, 7, 9])]
+    [2.0, 3.0, 1.0]
+    """
+    xs, ys = torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64)
+    slope = ((xs - xs.mean()) * (ys - ys.mean())).sum() / (xs - xs.mean()).square().sum()
+    intercept = ys.mean() - slope * xs.mean()
+    rest = (ys - slope * xs - intercept).square().sum()
+    return float(slope), float(intercept), float(1 - rest / (ys - ys.mean()).square().sum())

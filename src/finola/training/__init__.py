@@ -1,0 +1,35 @@
+"""Training: one recipe, one Lightning Trainer, one thin module per task; a run can be killed at any step and resumed.
+
+>>> from finola.training import load_recipe, train
+>>> train(load_recipe("smoke", ["schedule.epochs=2"]), "runs/smoke")     # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from finola.training.engine import Outcome as Outcome
+    from finola.training.engine import train as train
+    from finola.training.pretrained import export as export
+    from finola.training.reading import list_recipes as list_recipes
+    from finola.training.reading import load_recipe as load_recipe
+    from finola.training.recipe import Recipe as Recipe
+
+_HOMES = {
+    "Outcome": "finola.training.engine",
+    "Recipe": "finola.training.recipe",
+    "export": "finola.training.pretrained",
+    "list_recipes": "finola.training.reading",
+    "load_recipe": "finola.training.reading",
+    "train": "finola.training.engine",
+}
+__all__ = ["Outcome", "Recipe", "export", "list_recipes", "load_recipe", "train"]
+
+
+def __getattr__(name: str) -> object:
+    """Reading a recipe needs neither torch nor Lightning, so they load on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"finola.training has no {name!r}; its names are {', '.join(_HOMES)}.")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,96 @@
+"""Where figures are written: `metrics.csv` and TensorBoard always, Weights & Biases where it is installed."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from finola.training.recipe import Recipe
+
+CURVE = "metrics.csv"
+_FIRST = ["step", "epoch", "seconds"]
+
+
+class Curve(Logger):
+    """One row of `metrics.csv` per time that something was logged; `seconds` counts over all parts of a resumed run.
+
+    A resumed run drops the rows behind its checkpoint and goes on, so the file reads as if it had never stopped.
+    """
+
+    def __init__(self, folder: Path, resumed_step: int = 0) -> None:
+        super().__init__()
+        self.path = folder / CURVE
+        self._rows = [row for row in read_curve(self.path) if row["step"] < resumed_step]
+        self._columns = list(dict.fromkeys([*_FIRST, *(key for row in self._rows for key in row)]))
+        self._begin = time.monotonic() - (self._rows[-1]["seconds"] if self._rows else 0.0)
+        self._fresh = True
+
+    @property
+    def name(self) -> str:
+        return "curve"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """The recipe is saved as a file of its own."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        seconds = round(time.monotonic() - self._begin, 3)
+        row = {"step": step or 0, "epoch": int(metrics.get("epoch", 0)), "seconds": seconds}
+        row |= {key: value for key, value in metrics.items() if key != "epoch"}
+        self._rows.append(row)
+        new = [key for key in row if key not in self._columns]
+        self._columns += new
+        if new or self._fresh:
+            self._rewrite()
+        else:
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self._columns).writerow(row)
+
+    def _rewrite(self) -> None:
+        beside = self.path.with_name(f".{self.path.name}.part")
+        with beside.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(self._rows)
+        os.replace(beside, self.path)
+        self._fresh = False
+
+
+def read_curve(path: Path) -> list[dict[str, float]]:
+    """The rows of a `metrics.csv`, each with the figures it has; a row that a crash cut short is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    with path.open(newline="") as file:
+        for entry in csv.DictReader(file):
+            try:
+                row = {key: float(value) for key, value in entry.items() if value and key}
+                rows.append(row | {"step": int(row["step"]), "epoch": int(row["epoch"]), "seconds": row["seconds"]})
+            except (KeyError, ValueError, TypeError):
+                continue
+    return rows
+
+
+def build_loggers(recipe: Recipe, folder: Path, resumed_step: int) -> list[Logger]:
+    """Every logger of a run; the curve is the first."""
+    purge: dict[str, Any] = {"purge_step": resumed_step} if resumed_step else {}
+    board = TensorBoardLogger(folder, name="", version="tensorboard", default_hp_metric=False, **purge)
+    loggers: list[Logger] = [Curve(folder, resumed_step), board]
+    if recipe.logging.wandb and find_spec("wandb"):
+        from lightning.pytorch.loggers import WandbLogger
+
+        known = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ
+        run = folder.resolve().name
+        loggers.append(WandbLogger(run, folder, id=run, resume="allow", project="finola", offline=not known))
+    return loggers

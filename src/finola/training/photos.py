@@ -1,0 +1,115 @@
+"""The photos of a recipe as Lightning asks for them: a train and a val loader for this process."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+from lightning.pytorch import LightningDataModule
+
+from finola.data import (
+    Batch,
+    CentreCrop,
+    Loader,
+    PhotoDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    Transform,
+    make_loader,
+    open_data,
+)
+from finola.data.sources import Subset
+from finola.names import ModelConfig
+from finola.training.recipe import DataSection, Recipe
+
+PATIENCE = 30  # seconds that a worker lives on after SIGTERM
+
+
+class Photos(LightningDataModule):
+    """Opened once per process; the batch of the recipe is shared out among processes and accumulated passes."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+        data, size = recipe.data, ModelConfig.parse(recipe.model.name).image_size
+        self.train = self._open(data.path, "train", train_transform(data, size), data.limit, data.crops_per_image)
+        val_size = (data.val_size, data.val_size) if data.val_size else size
+        self.val = self._open(data.val_path or data.path, "val", CentreCrop(val_size), data.val_limit)
+
+    def _open(
+        self, path: str | None, split: str, transform: Transform, limit: int | None, crops: int = 1
+    ) -> PhotoDataset:
+        dataset = open_data(path, split, transform=transform, seed=self.recipe.seed, crops_per_image=crops)
+        if limit is not None and limit < len(dataset):
+            if limit < 1:
+                raise ValueError(f"data.limit and data.val_limit are at least 1, not {limit}.")
+            few = np.linspace(0, len(dataset) - 1, limit).round().astype(int)
+            dataset.source = Subset(dataset.source, few)
+        return dataset
+
+    def train_dataloader(self) -> Loader:
+        return self._load(self.train, per_pass(self.recipe, self._processes), shuffle=True)
+
+    def val_dataloader(self) -> Loader:
+        batch = self.recipe.data.val_batch_size or per_pass(self.recipe, self._processes)
+        return self._load(self.val, batch, shuffle=False)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimisation steps of one epoch, over all processes; what remains after the last full batch is left out."""
+        accumulate = self.recipe.trainer.accumulate
+        photos = per_pass(self.recipe, self._processes) * self._processes // self.recipe.data.crops_per_image
+        return -(-(len(self.train) // max(1, photos)) // accumulate)
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        return batch._replace(images=batch.images.float().div_(255))  # bytes travel to the device, not floats
+
+    @property
+    def _processes(self) -> int:
+        return self.trainer.world_size if self.trainer else 1
+
+    def _load(self, dataset: PhotoDataset, batch: int, shuffle: bool) -> Loader:
+        workers = self.recipe.data.workers
+        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        loader = make_loader(
+            dataset,
+            batch,
+            shuffle=shuffle,
+            workers="auto" if workers is None else workers,
+            floats=False,
+            pin_memory=on_gpu,
+        )
+        loader.worker_init_fn = outlive_signals
+        return loader
+
+
+def outlive_signals(worker: int) -> None:
+    """A signal to the whole job reaches workers too: they go on while the main process writes its checkpoint."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "alarm"):
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(PATIENCE) and None)
+
+
+def per_pass(recipe: Recipe, processes: int) -> int:
+    """Images that one process takes through the model at once.
+
+    >>> per_pass(Recipe(), processes=8)
+    16
+    """
+    batch, shares = recipe.data.batch_size, processes * recipe.trainer.accumulate
+    if batch % shares:
+        raise ValueError(
+            f"data.batch_size={batch} cannot be shared among {processes} processes and {recipe.trainer.accumulate} "
+            f"accumulated passes; take a multiple of {shares}."
+        )
+    return batch // shares
+
+
+def train_transform(data: DataSection, model_size: tuple[int, int]) -> Transform:
+    """The crop that a recipe's data section names."""
+    size = (data.size, data.size) if data.size else model_size
+    if data.crop == "resized":
+        if len(data.scale) != 2:
+            raise ValueError(f"data.scale is {data.scale}; it is two shares of the area, such as [0.08, 1.0].")
+        return RandomResizedCrop(size, scale=(data.scale[0], data.scale[1]), flip=data.flip)
+    return RandomCrop(size, flip=data.flip) if data.crop == "random" else CentreCrop(size)

@@ -1,0 +1,115 @@
+"""A run becomes a folder that `finola.load` takes: weights, config, and a card that says where they come from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import finola
+from finola.names import ModelConfig, show_size
+from finola.training.checkpoints import BEST, LAST, read_checkpoint
+from finola.training.ema import KEY as EMA_KEY
+from finola.training.folder import RECIPE
+from finola.training.loggers import CURVE, read_curve
+from finola.training.reading import load_recipe
+from finola.training.recipe import Recipe
+from finola.training.task import build_task
+
+
+def export(run: str | Path, target: str | Path, which: str | None = None) -> Path:
+    """Write the model of a run's folder to `target` with `save_pretrained`, and a README.md that is its model card.
+
+    `which` is best.ckpt or last.ckpt; by default the best where there is one. With EMA on it is the mean weights.
+    """
+    run, target = Path(run), Path(target)
+    names = [which] if which else [BEST, LAST]
+    checkpoint = next((run / name for name in names if (run / name).exists()), None)
+    if checkpoint is None:
+        raise FileNotFoundError(f"{run} holds no {' or '.join(names)}; train first, with finola train … --out {run}.")
+    recipe = load_recipe(run / RECIPE)
+    content = read_checkpoint(checkpoint)
+    model: Any = build_task(recipe).model
+    model.load_state_dict(weights_of(content))
+    model.eval().save_pretrained(target)
+    text = card(recipe, read_curve(run / CURVE), int(content["global_step"]), EMA_KEY in content.get("callbacks", {}))
+    beside = target / ".README.md.part"
+    beside.write_text(text)
+    os.replace(beside, target / "README.md")
+    return target
+
+
+def weights_of(content: dict[str, Any]) -> dict[str, Any]:
+    """The model's weights in a checkpoint: their running mean where one was kept."""
+    ema = content.get("callbacks", {}).get(EMA_KEY)
+    if ema is not None:
+        mean: dict[str, Any] = ema["mean"]
+        return mean
+    state = content["state_dict"].items()
+    return {key.removeprefix("model."): value for key, value in state if key.startswith("model.")}
+
+
+def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) -> str:
+    """The model card: what it is, what it was trained on and how, what it reaches, and under which terms."""
+    name, data = recipe.model.name, recipe.data
+    size = show_size((data.val_size, data.val_size) if data.val_size else ModelConfig.parse(name).image_size)
+    rows = [f"| {key} | {value:.4g}{' dB' if key == 'PSNR' else ''} |" for key, value in _figures(curve, step).items()]
+    settings = {
+        "task": recipe.task,
+        "steps": step,
+        "images per step": data.batch_size,
+        "crop": f"{data.crop}, {data.crops_per_image} per photo",
+        "AdamW": f"base rate {recipe.optimiser.base_rate:g}, weight decay {recipe.optimiser.weight_decay:g}",
+        "weights": "running mean (EMA)" if ema else "as trained",
+        "seed": recipe.seed,
+    }
+    return "\n".join(
+        [
+            "---",
+            "library_name: finola",
+            "license: other",
+            "license_name: terms-of-the-training-data",
+            "tags: [finola, image-reconstruction]",
+            "---",
+            f"# {name}",
+            "",
+            (recipe.about and f"Recipe `{recipe.name}`: {recipe.about}.") or f"Recipe `{recipe.name}`.",
+            "",
+            "```python",
+            "import finola",
+            'model = finola.load("path/to/this/folder")',
+            "out = model(images)  # (N, 3, H, W) in [0, 1]",
+            "```",
+            "",
+            "## Data",
+            f"Trained on the train part of `{_shown(data.path)}`, validated on the val part of "
+            f"`{_shown(data.val_path or data.path)}`, centre crops of {size} pixels.",
+            "",
+            "## Figures",
+            *(["| mean per image | |", "|---|---|", *rows] if rows else ["Not validated."]),
+            "",
+            "## Training",
+            "| setting | value |",
+            "|---|---|",
+            *(f"| {key} | {value} |" for key, value in settings.items()),
+            "",
+            f"Made with finola {finola.__version__}; the full recipe is `recipe.yaml` of the run.",
+            "",
+            "## Licence",
+            "The code is Apache-2.0. The weights follow the terms of the data they were trained on: read those before "
+            "using or sharing them.",
+            "",
+        ]
+    )
+
+
+def _figures(curve: list[dict[str, float]], step: int) -> dict[str, float]:
+    """The validation of these weights: the last one before the step that comes next."""
+    validated = [row for row in curve if "val/psnr" in row and row["step"] < step]
+    last = validated[-1] if validated else {}
+    return {key[4:].upper().replace("_", "-"): value for key, value in last.items() if key.startswith("val/")}
+
+
+def _shown(path: str | None) -> str:
+    """A data set by its name; folders above it say nothing about it."""
+    return "FINOLA_DATA" if path is None else path if path == "smoke" else Path(path).name or path

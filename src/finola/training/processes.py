@@ -1,0 +1,63 @@
+"""One process or many, by configuration: what Lightning's Trainer is told about devices, nodes and how they speak."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.distributed
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities import rank_zero_only
+from torch.nn.parallel import DistributedDataParallel
+
+from finola.training.recipe import TrainerSection
+
+
+def trainer_options(section: TrainerSection) -> dict[str, Any]:
+    """Accelerator, devices, nodes and strategy; several processes are DDP unless the recipe says otherwise."""
+    devices = count_devices(section)
+    strategy: Any = section.strategy
+    if strategy == "ddp" or (strategy == "auto" and devices * section.nodes > 1):
+        # Running statistics are shared before validation, not in every step: ranks may have unequal last batches there.
+        known = inspect.signature(DistributedDataParallel).parameters
+        option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        strategy = DDPStrategy(**{option: False})  # type: ignore[arg-type]
+    return {
+        "accelerator": section.accelerator,
+        "devices": devices,
+        "num_nodes": section.nodes,
+        "strategy": strategy,
+        "sync_batchnorm": section.sync_batchnorm,
+        # Every rank's loader takes its own share already.
+        "use_distributed_sampler": False,
+    }
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that speaks, by what the launcher said before anything was set up."""
+    return getattr(rank_zero_only, "rank", None) in (None, 0)
+
+
+def count_devices(section: TrainerSection) -> int:
+    """Processes on this node: as the recipe says, or one per GPU, or one."""
+    if section.devices != "auto":
+        return int(section.devices)
+    gpus = section.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return torch.cuda.device_count() if gpus else 1
+
+
+def environment_plugins() -> list[Any]:
+    """On SLURM a signal writes an ordinary checkpoint and ends the job; the job script resumes it."""
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+
+
+class SharedBuffers(Callback):
+    """Before validation every process takes the first one's running statistics, which are the ones that get saved."""
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.world_size > 1 and torch.distributed.is_initialized():
+            for buffer in pl_module.buffers():
+                torch.distributed.broadcast(buffer, src=0)

@@ -1,0 +1,106 @@
+"""One bar for the whole run: images/s, PSNR, time left; a line per validation where no terminal shows a bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from finola.training.recipe import Recipe, seconds
+from finola.training.task import mean_psnr
+
+
+class RunProgress(Callback):
+    """Speaks on standard error, from the first process only. The speed goes to the loggers as well."""
+
+    def __init__(self, recipe: Recipe, quiet: bool = False) -> None:
+        self.recipe, self.quiet = recipe, quiet
+        self.images_per_second = 0.0
+        self._images = 0
+        self._loss: float | None = None
+        self._bar: Any = None
+        self._bar_task: Any = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin, self._first_step = time.monotonic(), trainer.global_step
+        self._mark, self._images = self._begin, 0
+        if self.quiet or not trainer.is_global_zero or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+        self._bar = Progress(*columns, console=Console(stderr=True))
+        self._bar_task = self._bar.add_task("", total=1.0, figures="")
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._images += len(batch.images) * trainer.world_size
+        self.images_per_second = self._images / max(time.monotonic() - self._mark, 1e-9)
+        pl_module.log("train/images_per_second", self.images_per_second)
+        if self._bar is None:
+            return
+        loss = float(_loss_of(outputs))
+        self._loss = loss if self._loss is None else 0.95 * self._loss + 0.05 * loss
+        share, left = self._left(trainer)
+        epoch = f"epoch {trainer.current_epoch + 1}/{self.recipe.schedule.epochs} step {trainer.global_step}"
+        self._bar.update(self._bar_task, description=epoch, completed=share, figures=self._figures(trainer, left))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._paused = time.monotonic()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if hasattr(self, "_mark"):
+            self._mark += time.monotonic() - self._paused  # the speed is that of training alone
+        if self.quiet or not trainer.is_global_zero:
+            return
+        figures = [(key[4:], float(value)) for key, value in trainer.callback_metrics.items() if key.startswith("val/")]
+        line = ", ".join(f"{key} {value:.4g}{' dB' if key == 'psnr' else ''}" for key, value in figures)
+        speed = f", {self.images_per_second:.0f} images/s" if self.images_per_second else ""
+        text = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}: {line}{speed}"
+        if self._bar is not None:
+            self._bar.console.print(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
+
+    def _left(self, trainer: Trainer) -> tuple[float, float]:
+        """The share of the run that is done, and the seconds that are left by the pace so far."""
+        elapsed = time.monotonic() - self._begin
+        limit = self.recipe.trainer.max_steps
+        total = trainer.datamodule.steps_per_epoch * self.recipe.schedule.epochs  # type: ignore[attr-defined]
+        total = min(total, limit) if limit else total
+        done = trainer.global_step / total
+        left = elapsed * (total - trainer.global_step) / max(1, trainer.global_step - self._first_step)
+        if self.recipe.trainer.max_time is not None:
+            share = float(getattr(trainer.lightning_module, "share_of_time", 0.0))
+            until = (1 - share) * seconds(self.recipe.trainer.max_time)
+            if until < left:
+                return share, max(until, 0.0)
+        return done, left
+
+    def _figures(self, trainer: Trainer, left: float) -> str:
+        parts = [f"{self.images_per_second:.0f} images/s"]
+        if self._loss is not None:
+            parts.append(f"{mean_psnr(self._loss):.2f} dB")
+        if (value := trainer.callback_metrics.get("val/psnr")) is not None:
+            parts.append(f"val {float(value):.2f} dB")
+        minutes, rest = divmod(int(left), 60)
+        return " · ".join([*parts, f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} left"])
+
+
+def _loss_of(outputs: Any) -> Tensor | float:
+    loss: Tensor | float = outputs["loss"] if isinstance(outputs, dict) else outputs
+    return loss

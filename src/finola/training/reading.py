@@ -1,0 +1,225 @@
+"""A recipe from a bundled name or a YAML file, with `key=value` overrides; what is wrong is said in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from finola.names import nearest
+from finola.training.recipe import Recipe, check
+
+BUNDLED = Path(__file__).parents[1] / "recipes"
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a bundled name (`finola train --list`) or a YAML file, changed by overrides such as `seed=1`.
+
+    A file may name another as its `base`, whose settings it changes.
+
+    >>> load_recipe("smoke", ["schedule.epochs=2"]).schedule.epochs
+    2
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    path = find(source)
+    settings: dict[str, tuple[Any, str]] = {}
+    for file in reversed(_with_bases(path)):
+        settings |= {key: (value, file.name) for key, value in _leaves(_read(file))}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{override!r} is no override; write key=value, such as schedule.epochs=20.")
+        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"x={text}"]))["x"]  # type: ignore[call-overload,index]
+        # A section given whole, as in optimiser.groups={}, replaces what a file said about it.
+        settings = {k: v for k, v in settings.items() if not k.startswith(f"{key}.")}
+        settings |= {k: (v, "the command line") for k, v in _leaves({key: value})}
+    settings.pop("base", None)
+    for key, (value, where) in settings.items():
+        _check_key(key, value, where)
+    try:
+        config = OmegaConf.merge(_schema(), _nest({key: value for key, (value, _) in settings.items()}))
+    except OmegaConfBaseException:
+        for key, (value, where) in settings.items():
+            _check_type(key, value, where)
+        raise
+    recipe = typing.cast(Recipe, OmegaConf.to_object(config))
+    recipe.name = recipe.name or name_of(path)
+    return check(recipe)
+
+
+@cache
+def _schema() -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.structured(Recipe)  # slow to make, quick to copy
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    """Write the resolved recipe as YAML; `load_recipe` reads it back."""
+    from omegaconf import OmegaConf
+
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(OmegaConf.to_yaml(OmegaConf.structured(recipe)))
+    os.replace(beside, path)
+
+
+def list_recipes() -> list[str]:
+    """The bundled recipes by name; files that begin with an underscore are bases of others."""
+    return sorted(name_of(path) for path in BUNDLED.rglob("[!_]*.yaml"))
+
+
+def find(source: str | Path) -> Path:
+    """The file of a bundled name or a path."""
+    path = Path(source).expanduser()
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no recipe file {path}; check the path, or see finola train --list.")
+        return path
+    bundled = BUNDLED / f"{source}.yaml"
+    if not bundled.is_file():
+        raise ValueError(f"there is no recipe {str(source)!r}: {nearest(str(source), list_recipes())}")
+    return bundled
+
+
+def name_of(path: Path) -> str:
+    """`paper/resolution/3072x1@16` for a bundled file, the file's own name for another."""
+    path = path.resolve()
+    inside = path.relative_to(BUNDLED.resolve()) if path.is_relative_to(BUNDLED.resolve()) else Path(path.name)
+    return inside.with_suffix("").as_posix()
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return dict(_leaves(dataclasses.asdict(recipe)))
+
+
+def _with_bases(path: Path) -> list[Path]:
+    """The file, its base, the base of that, …"""
+    chain = [path]
+    while base := _read(chain[-1]).get("base"):
+        beside = (chain[-1].parent / str(base)).with_suffix(".yaml")
+        found = beside if beside.is_file() else find(str(base))
+        if found in chain:
+            raise ValueError(f"{chain[-1]} has {base} as its base, which is based on it in turn.")
+        chain.append(found)
+    return chain
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as YAML: {str(error).splitlines()[0]}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is no recipe: it holds {type(content).__name__}, not settings by name.")
+    return typing.cast(dict[str, Any], content)
+
+
+def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _nest(settings: dict[str, Any]) -> dict[str, Any]:
+    """The way back from `_leaves`."""
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        *sections, last = key.split(".")
+        inner = nested
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return nested
+
+
+def _check_key(key: str, value: Any, where: str) -> None:
+    """One sentence for a key that no recipe has, or that needs a value."""
+    wanted = _type_of(key)
+    if wanted is None:
+        raise ValueError(f"{where} sets {key!r}, which no recipe has: {_nearest_key(key)}")
+    if value is None and not _allows_none(wanted):
+        raise ValueError(f"{where} leaves {key} empty, but {_describe(wanted)} is wanted.")
+    if dataclasses.is_dataclass(wanted) and not isinstance(value, dict):
+        example = next(known for known in known_keys() if known.startswith(f"{key}."))
+        got = f"{value!r} ({type(value).__name__})"
+        raise ValueError(f"{where} sets {key} to {got}, but it is a section of settings such as {example}.")
+
+
+def _check_type(key: str, value: Any, where: str) -> None:
+    """One sentence for a value of the wrong type."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        OmegaConf.merge(_schema(), _nest({key: value}))
+    except OmegaConfBaseException as error:
+        got = f"{value!r} ({type(value).__name__})"
+        raise ValueError(f"{where} sets {key} to {got}, but {_describe(_type_of(key))} is wanted.") from error
+
+
+@cache
+def _type_of(key: str) -> Any:
+    """The annotation of a dotted key; None where no recipe has it."""
+    kind: Any = Recipe
+    for part in key.split("."):
+        if typing.get_origin(kind) is dict:
+            kind = typing.get_args(kind)[1]
+            continue
+        hints = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+        if part not in hints:
+            return None
+        kind = hints[part]
+    return kind
+
+
+def _allows_none(kind: Any) -> bool:
+    return type(None) in typing.get_args(kind)
+
+
+def _describe(kind: Any) -> str:
+    if isinstance(kind, types.UnionType):
+        return f"{_describe(next(k for k in typing.get_args(kind) if k is not type(None)))} or nothing"
+    if typing.get_origin(kind) is list:
+        item = {float: "numbers", str: "texts"}[typing.get_args(kind)[0]]
+        return f"a list of {item}"
+    return _WORDS.get(kind, "a section of settings")
+
+
+def known_keys(kind: Any = Recipe, prefix: str = "") -> list[str]:
+    """Every dotted key; a name of one's own stands as NAME."""
+    keys = []
+    for name, hint in typing.get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            keys += known_keys(hint, f"{prefix}{name}.")
+        elif typing.get_origin(hint) is dict:
+            keys += known_keys(typing.get_args(hint)[1], f"{prefix}{name}.NAME.")
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def _nearest_key(key: str) -> str:
+    """Nearest by the whole dotted name, and above all by its last word: `epochs` means schedule.epochs."""
+    last = key.rsplit(".", 1)[-1]
+
+    def likeness(candidate: str) -> float:
+        ends = difflib.SequenceMatcher(None, last, candidate.rsplit(".", 1)[-1]).ratio()
+        return difflib.SequenceMatcher(None, key, candidate).ratio() + ends
+
+    return f"did you mean {max(known_keys(), key=likeness)}?"

@@ -1,0 +1,184 @@
+"""What a training run is made of: typed sections with their defaults, the paper's where it gives one (Table 12)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+CROPS = ("resized", "random", "centre")
+CLOCKS = ("steps", "time")
+
+
+@dataclass
+class ModelSection:
+    """The model by its one-line name, and how its weights begin."""
+
+    name: str = ""
+    init: str | None = None  # waves or random; a waves… model always starts from plane waves
+    spectrum: str | None = None  # a JSON file of `finola spectrum` that ranks the waves of a wave start
+    checkpointing: bool = False  # recompute activations in the backward pass: less memory, more time
+
+
+@dataclass
+class DataSection:
+    """Photos, and which part of each becomes a training image."""
+
+    path: str | None = None  # folder, parquet, shards, COCO, smoke; None: FINOLA_DATA
+    val_path: str | None = None  # None: the val part of `path`
+    crop: str = "resized"  # resized (RandomResizedCrop), random (unscaled), centre
+    size: int | None = None  # of training images; None: the model's own
+    scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # share of the photo's area, for resized crops
+    flip: bool = False
+    crops_per_image: int = 1
+    batch_size: int = 128  # images per optimisation step, over all processes
+    workers: int | None = None  # None: chosen from the machine
+    limit: int | None = None  # use this many training photos only, evenly spread
+    val_size: int | None = None  # centre crop for validation, tiled where larger than the model; None: the model's own
+    val_batch_size: int | None = None  # per process; None: that of training
+    val_limit: int | None = None
+
+
+@dataclass
+class LossSection:
+    """L2 on pixels, and what may be added to it."""
+
+    fit_q: float = 0.0  # weight of ‖q − q_waves‖²: fits another encoder to the wave encoder of `init: waves`
+
+
+@dataclass
+class GroupSection:
+    """Parameters with a rate of their own, chosen by name."""
+
+    match: list[str] = field(default_factory=list)  # patterns such as *refinement*
+    rate: float | None = None  # absolute peak rate
+    multiplier: float = 1.0  # of the common rate, where `rate` is not given
+    weight_decay: float | None = None  # None: the common one
+
+
+@dataclass
+class OptimiserSection:
+    """AdamW; the common rate is base_rate · batch_size / 256."""
+
+    base_rate: float = 1.5e-4
+    rate: float | None = None  # absolute common rate, in place of base_rate
+    weight_decay: float = 0.1
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    eps: float = 1e-8
+    decay_norms_and_biases: bool = True
+    groups: dict[str, GroupSection] = field(default_factory=dict)
+
+
+@dataclass
+class ScheduleSection:
+    """Linear warm-up, then cosine, both per step."""
+
+    epochs: int = 100
+    warmup_epochs: float = 10.0
+    final: float = 0.0  # share of the peak rate that is left at the end
+    clock: str = "steps"  # steps: cosine over `epochs`; time: over `trainer.max_time`, however fast the machine
+
+
+@dataclass
+class TrainerSection:
+    """What goes to Lightning's Trainer, and what may be switched on around it."""
+
+    accelerator: str = "auto"
+    devices: str = "auto"  # processes per node, or auto
+    nodes: int = 1
+    strategy: str = "auto"
+    precision: str = "32-true"
+    accumulate: int = 1  # forward passes per optimisation step
+    clip: float | None = None  # largest norm of the gradient
+    ema: float | None = None  # decay of the running mean of weights, such as 0.999
+    compile: bool = False
+    sync_batchnorm: bool = False
+    deterministic: bool = False
+    max_steps: int | None = None
+    max_time: str | None = None  # such as 45s, 30m, 1h30m, 2d
+    validate_every: int = 1  # epochs
+    validate_first: bool = False  # also before the first step
+
+
+@dataclass
+class CheckpointSection:
+    """When `last.ckpt` is written besides the end of every epoch; 0 switches a rule off."""
+
+    every_minutes: float = 10.0
+    every_steps: int = 0
+
+
+@dataclass
+class LoggingSection:
+    """What is written down on the way."""
+
+    every_steps: int = 50
+    samples: int = 8  # validation photos drawn every time
+    wandb: bool = True  # used only where it is installed
+    health: bool = True  # path inconsistency, range of σ and cond(B)
+
+
+@dataclass
+class Recipe:
+    """A whole training run.
+
+    >>> Recipe(model=ModelSection("waves/64x1@8:32")).data.batch_size
+    128
+    """
+
+    model: ModelSection = field(default_factory=ModelSection)
+    data: DataSection = field(default_factory=DataSection)
+    loss: LossSection = field(default_factory=LossSection)
+    optimiser: OptimiserSection = field(default_factory=OptimiserSection)
+    schedule: ScheduleSection = field(default_factory=ScheduleSection)
+    trainer: TrainerSection = field(default_factory=TrainerSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    logging: LoggingSection = field(default_factory=LoggingSection)
+    task: str = "reconstruction"
+    seed: int = 0
+    about: str = ""  # one line for `finola train --list`
+    paper_psnr: float | None = None  # what the paper reports for this row, in dB
+    name: str = ""  # filled in by load_recipe
+
+
+def check(recipe: Recipe) -> Recipe:
+    """The recipe, or one sentence on a value that no run can start with."""
+    data, schedule, trainer = recipe.data, recipe.schedule, recipe.trainer
+    if not recipe.model.name:
+        raise ValueError("the recipe has no model.name; add one such as model.name=waves+conv/256x1@16:64.")
+    if recipe.model.init not in (None, "random", "waves"):
+        raise ValueError(f"model.init is {recipe.model.init!r}; it is waves, random, or left out.")
+    for key, value, known in (("data.crop", data.crop, CROPS), ("schedule.clock", schedule.clock, CLOCKS)):
+        if value not in known:
+            raise ValueError(f"{key} is {value!r}; it is one of {', '.join(known)}.")
+    for key, number in (
+        ("data.batch_size", data.batch_size),
+        ("data.crops_per_image", data.crops_per_image),
+        ("schedule.epochs", schedule.epochs),
+        ("trainer.accumulate", trainer.accumulate),
+        ("trainer.validate_every", trainer.validate_every),
+        ("trainer.nodes", trainer.nodes),
+        ("logging.every_steps", recipe.logging.every_steps),
+    ):
+        if number < 1:
+            raise ValueError(f"{key} is {number}; it is at least 1.")
+    if trainer.devices != "auto" and not (trainer.devices.isdigit() and int(trainer.devices) > 0):
+        raise ValueError(f"trainer.devices is {trainer.devices!r}; it is auto or the number of processes per node.")
+    if trainer.ema is not None and not 0 < trainer.ema < 1:
+        raise ValueError(f"trainer.ema is {trainer.ema}; it is a decay between 0 and 1, such as 0.999.")
+    if schedule.clock == "time" and trainer.max_time is None:
+        raise ValueError("schedule.clock=time needs trainer.max_time, such as trainer.max_time=30m.")
+    if trainer.max_time is not None:
+        seconds(trainer.max_time)
+    return recipe
+
+
+def seconds(duration: str) -> float:
+    """How long `45s`, `30m`, `1h30m` or `2d` last.
+
+    >>> seconds("1h30m")
+    5400.0
+    """
+    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", duration.strip())
+    if not parts or not any(parts.groups()):
+        raise ValueError(f"trainer.max_time is {duration!r}; write it like 45s, 30m, 1h30m or 2d.")
+    return float(sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True)))

@@ -1,0 +1,95 @@
+"""Reconstruction (§4): L2 between the photo and what its vectors regrow."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from finola.autoencoder import Autoencoder
+from finola.data import Batch
+from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
+from finola.training.recipe import ModelSection, Recipe
+from finola.training.task import Task
+from finola.wave.spectrum import Spectrum
+from finola.zoo import create
+
+HEALTH_IMAGES = 8
+
+
+class Reconstruction(Task):
+    """An `Autoencoder` trained on L2; validated by PSNR, SSIM and MS-SSIM per image."""
+
+    model: Autoencoder
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe, figures=("psnr", "ssim", "ms_ssim"))
+        self.model = build_model(recipe.model)
+        if recipe.loss.fit_q and not hasattr(self.model, "wave_encoder"):
+            raise ValueError(
+                f"loss.fit_q is {recipe.loss.fit_q}, but {recipe.model.name} has no wave encoder to fit q to; "
+                "set model.init=waves on a model with another encoder."
+            )
+        self.reconstruct = torch.compile(self._reconstruct) if recipe.trainer.compile else self._reconstruct
+        self.samples: Tensor | None = None  # the first validation photos, for pictures and health
+
+    def _reconstruct(self, images: Tensor) -> Tensor:
+        out: Tensor = self.model(images)
+        return out
+
+    def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
+        weight = self.recipe.loss.fit_q
+        if not weight:
+            return {"l2": F.mse_loss(self.reconstruct(images), images)}
+        q = self.model.encode(images)
+        with torch.no_grad():
+            target: Tensor = self.model.wave_encoder(images)  # type: ignore[operator]
+        out = self.model.decode(self.model.propagate(q))
+        return {"l2": F.mse_loss(out, images), "fit_q": weight * F.mse_loss(q, target)}
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        if self.skip_validation:
+            return
+        images = batch.images
+        out = self.model(images)
+        self.log_figure("psnr", psnr(out, images))
+        if min(images.shape[-2:]) >= 11:  # the side of SSIM's window
+            self.log_figure("ssim", ssim(out, images))
+        if min(images.shape[-2:]) >= MS_SSIM_SIDE:
+            self.log_figure("ms_ssim", ms_ssim(out, images))
+        if batch_idx == 0:
+            self.samples = images[: max(self.recipe.logging.samples, HEALTH_IMAGES)]
+
+    def on_validation_epoch_end(self) -> None:
+        if self.samples is None or not self.recipe.logging.health:
+            return
+        from finola.wave.residuals import health
+
+        for name, value in health(self.model, self.samples[:HEALTH_IMAGES]).items():
+            self.log(f"health/{name}", float(value), rank_zero_only=True)
+
+
+def build_model(section: ModelSection) -> Autoencoder:
+    """The model of a recipe before its first step."""
+    model = create(section.name, section.init)
+    if section.spectrum is not None:
+        from finola.wave.start import initialise_waves
+
+        initialise_waves(model, read_spectrum(Path(section.spectrum), model.config.image_size))
+    if section.checkpointing:
+        model.set_grad_checkpointing()
+    return model
+
+
+def read_spectrum(path: Path, image_size: tuple[int, int]) -> Spectrum:
+    """The spectrum of a `finola spectrum` file whose side is nearest to the model's image."""
+    try:
+        spectra = [Spectrum.from_json(entry) for entry in json.loads(path.expanduser().read_text())["spectra"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"model.spectrum is {path}, which is no file of finola spectrum: {error}.") from error
+    side = math.sqrt(image_size[0] * image_size[1])
+    return min(spectra, key=lambda spectrum: abs(math.log(spectrum.side / side)))

@@ -1,0 +1,101 @@
+"""No recipe is dead: each one's model is built at reduced size and takes an optimisation step as the recipe says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from finola.data import Batch
+from finola.names import ModelConfig
+from finola.training.optimiser import build_optimiser, common_rate
+from finola.training.reading import BUNDLED, list_recipes, load_recipe, settings_of
+from finola.training.recipe import Recipe
+from finola.training.task import build_task
+from finola.zoo import PAPER
+
+RECIPES = list_recipes()
+STEPPED: set[str] = set()
+"""Recipes that have taken their step: rows that differ in channels alone are one and the same once reduced."""
+ROWS = [name.removeprefix("paper/") for name in RECIPES if name.startswith("paper/")]
+
+
+@cache
+def loaded(name: str) -> Recipe:
+    return load_recipe(name)
+
+
+def reduced(recipe: Recipe) -> Recipe:
+    """The same kind of model with few channels, a small map and a tiny encoder."""
+    config = ModelConfig.parse(recipe.model.name)
+    encoder = config.encoder if config.is_waves else "test_resnet"
+    small = replace(config, encoder=encoder, channels=16, map_size=(4, 4), image_size=(32, 32))
+    return replace(recipe, model=replace(recipe.model, name=str(small)))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_takes_a_step(name: str) -> None:
+    recipe = replace(reduced(loaded(name)), name="", about="", paper_psnr=None)
+    if repr(recipe) not in STEPPED:
+        take_a_step(recipe)
+        STEPPED.add(repr(recipe))
+
+
+def take_a_step(recipe: Recipe) -> None:
+    task = build_task(recipe)
+    before = {key: value.clone() for key, value in task.model.named_parameters()}
+    optimiser = build_optimiser(task.model, recipe)
+    images = torch.rand(2, 3, 32, 32)
+    none = torch.zeros(2, dtype=torch.int64)
+    loss = torch.stack(list(task.losses(images, Batch(images, none, none, none.bool())).values())).sum()
+    loss.backward()
+    optimiser.step()
+    assert loss.isfinite()
+    without = [key for key, p in task.model.named_parameters() if p.requires_grad and p.grad is None]
+    assert not without, f"these would stop several processes from training together: {without}"
+    assert any(not torch.equal(before[key], value) for key, value in task.model.named_parameters())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_paper_recipe_has_the_paper_s_settings_and_a_small_twin(row: str) -> None:
+    paper, twin = loaded(f"paper/{row}"), loaded(f"cpu/{row}")
+    assert common_rate(paper) == pytest.approx(1.5e-4 * 128 / 256)
+    settings = settings_of(paper)
+    expected = {
+        "data.batch_size": 128,
+        "data.crop": "resized",
+        "data.crops_per_image": 1,
+        "data.size": None,
+        "optimiser.weight_decay": 0.1,
+        "optimiser.decay_norms_and_biases": True,
+        "optimiser.groups": {},
+        "schedule.epochs": 100,
+        "schedule.warmup_epochs": 10,
+        "schedule.final": 0.0,
+        "trainer.ema": None,
+        "trainer.clip": None,
+        "trainer.compile": False,
+        "trainer.accumulate": 1,
+        "model.init": None,
+        "loss.fit_q": 0.0,
+    }
+    assert {key: settings[key] for key in expected} == expected
+    large, small = ModelConfig.parse(paper.model.name), ModelConfig.parse(twin.model.name)
+    assert large.image_size == (256, 256) and small.image_size == (64, 64)
+    assert small.cell == large.cell and small.channels * 16 == large.channels
+    same = ("paths", "start", "transition", "speeds", "position", "decoder")
+    assert all(getattr(large, field) == getattr(small, field) for field in same)
+
+
+def test_every_reconstruction_model_of_the_paper_has_a_recipe() -> None:
+    known = {loaded(name).model.name for name in RECIPES}
+    listed = {name for group, names in PAPER.items() if "ours" not in group and "§4.1" not in group for name in names}
+    assert listed <= known
+
+
+def test_a_row_s_file_is_a_few_lines() -> None:
+    for name in ROWS:
+        assert len((BUNDLED / "paper" / f"{name}.yaml").read_text().splitlines()) <= 4
+    assert all(loaded(name).about for name in RECIPES)

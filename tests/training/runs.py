@@ -1,0 +1,89 @@
+"""Small runs for tests: a wave model without batch norm on made-up or bundled photos, in this process or another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+
+import finola
+from finola.training import load_recipe, train
+from finola.training.checkpoints import read_checkpoint
+from finola.training.engine import Outcome
+from finola.training.loggers import read_curve
+from finola.training.recipe import Recipe
+
+TINY = (
+    "model.name=waves+conv/32x1@4:16",
+    "data.limit=64",
+    "data.crops_per_image=1",
+    "data.val_batch_size=null",
+    "data.val_limit=5",
+    "data.val_size=16",
+    "data.batch_size=8",
+    "data.workers=0",
+    "schedule.epochs=3",
+    "trainer.accelerator=cpu",
+    "trainer.validate_first=false",
+    "checkpoint.every_minutes=0",
+    "logging.every_steps=1",
+    "logging.samples=2",
+    "logging.wandb=false",
+)
+STEPS_PER_EPOCH = 8
+
+
+def tiny(*overrides: str) -> Recipe:
+    """The smoke recipe, made so small that a step takes milliseconds: eight steps an epoch, three epochs."""
+    return load_recipe("smoke", [*TINY, *overrides])
+
+
+def run(folder: Path, *overrides: str, **options: Any) -> Outcome:
+    return train(tiny(*overrides), folder, quiet=True, **options)
+
+
+def start(folder: Path, *overrides: str, resume: bool = False) -> subprocess.Popen[str]:
+    """`finola train` in a process of its own."""
+    words = ["train", "smoke", *TINY, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(finola.__file__).parents[1]),
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }
+    command = [sys.executable, "-m", "finola.cli", *words]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def weights(folder: Path, name: str = "last.ckpt") -> dict[str, torch.Tensor]:
+    content = read_checkpoint(folder / name)
+    moments = content["optimizer_states"][0]["state"]
+    return content["state_dict"] | {f"moment {i}": state["exp_avg"] for i, state in moments.items()}
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    first, second = weights(a), weights(b)
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def loss_curve(folder: Path) -> dict[int, float]:
+    return {int(row["step"]): row["train/loss"] for row in read_curve(folder / "metrics.csv") if "train/loss" in row}
+
+
+class SignalAt(Callback):
+    """Sends a signal to this process in the middle of a step or of a validation."""
+
+    def __init__(self, number: signal.Signals, step: int, validating: bool = False) -> None:
+        self.number, self.step, self.validating = number, step, validating
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if not self.validating and trainer.global_step == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def on_validation_batch_start(self, trainer: Any, *_: Any) -> None:
+        if self.validating and trainer.global_step == self.step:
+            os.kill(os.getpid(), self.number)

@@ -1,0 +1,62 @@
+"""Measurements measure what they say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from training.runs import TINY, tiny
+
+from finola.bench.machine import PeakMemory, fit_line, flops, gemm_rate, peak_memory
+from finola.bench.training import memory_by_area
+from finola.cli import main
+from finola.propagation import Coefficients, propagate
+
+
+def test_propagation_costs_no_more_than_the_formula_says() -> None:
+    C, H, W, N, M = 16, 6, 8, 3, 2
+    q, coefficients = torch.randn(N, M, C), Coefficients(*torch.randn(4, C, C))
+    formula = 4 * C**2 * (H * W - 1) * N * M  # both orders
+    assert formula / 2 < flops(lambda: propagate(q, coefficients, (H, W))) <= formula
+
+
+def test_peak_memory_counts_what_lives_at_the_same_time() -> None:
+    size = 4 * 1000
+
+    def chain() -> None:
+        x = torch.ones(1000)
+        for _ in range(10):
+            x = x + 1
+
+    assert peak_memory(chain) == 2 * size
+    kept: list[torch.Tensor] = []
+    assert peak_memory(lambda: kept.extend(torch.ones(1000) for _ in range(10))) == 10 * size
+    with PeakMemory() as memory:
+        x = torch.ones(1000)
+        y = x.view(10, 100)[2:4]  # a view holds nothing of its own
+    assert memory.peak == size and y.shape == (2, 100)
+
+
+def test_memory_is_linear_in_the_map_s_area() -> None:
+    found = memory_by_area(tiny("model.name=waves+conv/32x1@8:64"), torch.device("cpu"))
+    assert [row["map"] for row in found["bytes_per_image"]] == [4, 8, 16, 32]
+    assert all(line["r_squared"] > 0.999 for line in found["lines"].values())
+
+
+def test_a_line_is_fitted() -> None:
+    assert fit_line([0, 1, 2], [1, 3, 5]) == pytest.approx((2, 1, 1))
+
+
+def test_the_gemm_rate_is_a_rate() -> None:
+    assert gemm_rate(torch.device("cpu"), side=64, seconds=0.05) > 1e6
+
+
+def test_the_command_prints_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train", "smoke", *TINY, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["images_per_second"] > 0 and printed["flops_per_image"] > 0 and printed["gemm_flops_per_second"] > 0
+    assert 0 <= printed["loading"]["share"] < 1 and 0 <= printed["loading"]["wait_share"] < 1
+    assert 0 < printed["share_of_gemm"] < 1.5
+    assert main(["bench", "train", "smoke", *TINY]) == 0
+    assert "images/s" in capsys.readouterr().out

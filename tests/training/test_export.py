@@ -1,0 +1,53 @@
+"""A finished run is a folder that loads anywhere, with a card that says where it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from training.runs import run, weights
+
+import finola
+from finola.training import export
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "run"
+    run(folder, "trainer.max_steps=9")
+    return folder
+
+
+def test_the_exported_model_reconstructs_as_the_checkpoint_does(finished: Path) -> None:
+    model = finola.load(finished / "model")
+    trained = finola.create("waves+conv/32x1@4:16").eval()
+    state = {key.removeprefix("model."): value for key, value in weights(finished, "best.ckpt").items()}
+    trained.load_state_dict({key: value for key, value in state.items() if not key.startswith("moment")})
+    images = torch.rand(2, 3, 16, 24)
+    assert torch.equal(model(images), trained(images))
+    assert not torch.allclose(model(images), finola.create("waves+conv/32x1@4:16").eval()(images))
+
+
+def test_the_card_says_data_recipe_figures_and_licences(finished: Path) -> None:
+    card = (finished / "model" / "README.md").read_text()
+    for words in (
+        "# waves+conv/32x1@4:16",
+        "Recipe `smoke`",
+        "part of `smoke`",
+        "| PSNR | ",
+        "| images per step | 8 |",
+    ):
+        assert words in card
+    assert "The code is Apache-2.0. The weights follow the terms of the data" in card
+    assert str(finished.parent) not in card
+
+
+def test_a_run_is_exported_elsewhere_on_request(finished: Path, tmp_path: Path) -> None:
+    target = export(finished, tmp_path / "mine", which="last.ckpt")
+    assert {file.name for file in target.iterdir()} == {"README.md", "config.json", "model.safetensors"}
+
+
+def test_a_folder_without_a_checkpoint_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"holds no best\.ckpt or last\.ckpt; train first"):
+        export(tmp_path, tmp_path / "model")

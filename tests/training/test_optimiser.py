@@ -1,0 +1,112 @@
+"""Every parameter has the rate and the decay that the recipe gives it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from training.runs import tiny
+
+import finola
+from finola.data import RandomCrop, open_data
+from finola.training.optimiser import build_optimiser, common_rate, parameter_groups
+from finola.training.recipe import GroupSection, OptimiserSection, Recipe
+from finola.training.schedule import by_steps, by_time
+
+WAVES = "waves+conv/32x1@4:16"
+
+
+def rates_by_name(model: torch.nn.Module, groups: list[dict]) -> dict[str, float]:
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    return {name: rates[id(p)] for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_the_common_rate_scales_with_the_batch() -> None:
+    assert common_rate(Recipe()) == 1.5e-4 * 128 / 256
+    assert common_rate(tiny("optimiser.rate=3e-4")) == 3e-4
+
+
+def test_a_wave_start_refines_fast_and_moves_its_waves_slowly() -> None:
+    model = finola.create(WAVES)
+    rates = rates_by_name(model, build_optimiser(model, tiny()).param_groups)
+    assert len(rates) == sum(p.requires_grad for p in model.parameters())
+    slow = {name: rate for name, rate in rates.items() if rate != 1e-3}
+    assert all("refinement" in name for name in rates.keys() - slow.keys())
+    assert slow == {
+        **dict.fromkeys(["transition.A", "transition.B", "transition.A_minus", "transition.B_minus"], 2e-5),
+        **dict.fromkeys(["decoder.read_out.linear.weight", "decoder.read_out.linear.bias"], 2e-5),
+        **dict.fromkeys([f"encoder.analysis.{colour}" for colour in range(3)], 2e-7),
+        **dict.fromkeys(["encoder.refinement.last.weight", "encoder.refinement.last.bias"], 3e-5),
+    }
+
+
+@pytest.mark.parametrize("name", [WAVES, "waves+conv/128x1@8:32"])
+def test_the_first_steps_of_a_wave_start_do_not_destroy_it(name: str) -> None:
+    """Adam's first step moves every parameter by its whole rate, of which the warm-up leaves a tenth here."""
+    recipe = tiny(f"model.name={name}")
+    model = finola.create(name)
+    dataset = open_data("smoke", transform=RandomCrop(model.config.image_size))
+    images = torch.stack([dataset.sample(index)[0] for index in range(32)]) / 255
+    before = F.mse_loss(model(images), images)
+    before.backward()
+    optimiser = build_optimiser(model, recipe)
+    for group in optimiser.param_groups:
+        group["lr"] /= 10
+    optimiser.step()
+    assert F.mse_loss(model(images), images) < 1.05 * before
+
+
+def test_a_multiplier_is_of_the_common_rate_and_the_first_match_wins() -> None:
+    first, second = GroupSection(["transition.A*"], multiplier=0.1), GroupSection(["transition.*"], rate=1.0)
+    section = OptimiserSection(groups={"first": first, "second": second})
+    model = finola.create(WAVES)
+    rates = rates_by_name(model, parameter_groups(model, section, rate=1e-2))
+    assert rates["transition.A"] == rates["transition.A_minus"] == pytest.approx(1e-3)
+    assert rates["transition.B"] == 1.0 and rates["encoder.analysis.0"] == 1e-2
+
+
+def test_the_paper_decays_everything_and_norms_and_biases_can_be_spared() -> None:
+    model = finola.create("mf-w720/16x1@4:32")
+    decays = lambda section: {  # noqa: E731
+        name: group["weight_decay"]
+        for group in parameter_groups(model, section, 1e-3)
+        for name, p in model.named_parameters()
+        if any(p is q for q in group["params"])
+    }
+    assert set(decays(OptimiserSection()).values()) == {0.1}
+    spared = decays(OptimiserSection(decay_norms_and_biases=False))
+    assert {name for name, decay in spared.items() if decay == 0.0} == {
+        name for name, p in model.named_parameters() if p.ndim < 2 and p.requires_grad
+    }
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = finola.create("mf-w720/16x1@4:32", "waves")
+    groups = parameter_groups(model, OptimiserSection(), 1e-3)
+    taken = {id(p) for group in groups for p in group["params"]}
+    assert not taken & {id(p) for p in model.wave_encoder.parameters()}
+    assert len(taken) == sum(p.requires_grad for p in model.parameters())
+
+
+def test_a_group_that_takes_nothing_is_said() -> None:
+    with pytest.raises(ValueError, match=r"groups\.mine \(transitions\.\*\) takes no parameter of the model: did you"):
+        build_optimiser(finola.create(WAVES), tiny("optimiser.groups.mine={match: [transitions.*]}"))
+
+
+def test_warm_up_is_linear_and_the_cosine_ends_at_the_final_share() -> None:
+    factor = by_steps(total=1000, warmup=100, final=0.02)
+    assert [factor(step) for step in (0, 49, 99)] == pytest.approx([0.01, 0.5, 1.0])
+    assert factor(100) == 1.0
+    assert factor(550) == pytest.approx(0.02 + 0.98 * 0.5)
+    assert factor(1000) == pytest.approx(0.02)
+    assert factor(775) == pytest.approx(0.02 + 0.98 * 0.5 * (1 + math.cos(0.75 * math.pi)))
+    assert all(factor(step) > factor(step + 1) for step in range(100, 999))
+
+
+def test_by_time_the_cosine_follows_the_clock() -> None:
+    shares = iter([0.0, 0.0, 0.5, 1.0, 1.2])
+    factor = by_time(lambda: next(shares), warmup=2, final=0.0)
+    assert factor(0) == 0.5
+    assert [factor(10) for _ in range(4)] == pytest.approx([1.0, 0.5, 0.0, 0.0])

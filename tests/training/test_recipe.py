@@ -1,0 +1,103 @@
+"""Recipes are read in full or refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finola.training.reading import known_keys, list_recipes, load_recipe, save_recipe, settings_of
+from finola.training.recipe import seconds
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("optimizer.base_rate=1", "sets 'optimizer.base_rate', which no recipe has: did you mean optimiser.base_rate?"),
+        ("epochs=3", "did you mean schedule.epochs?"),
+        ("data.batchsize=3", "did you mean data.batch_size?"),
+        ("trainer.device=3", "did you mean trainer.devices?"),
+        ("optimiser.groups.mine.rat=1", "did you mean optimiser.groups.NAME.rate?"),
+        ("loging.samples=1", "did you mean logging.samples?"),
+        ("sed=1", "did you mean seed?"),
+        ("schedule.epochs=many", "sets schedule.epochs to 'many' (str), but a whole number is wanted."),
+        ("optimiser.weight_decay=[1]", "sets optimiser.weight_decay to [1] (list), but a number is wanted."),
+        ("trainer.compile=maybe", "sets trainer.compile to 'maybe' (str), but true or false is wanted."),
+        ("data.scale=3", "sets data.scale to 3 (int), but a list of numbers is wanted."),
+        ("data.size=2.5", "sets data.size to 2.5 (float), but a whole number or nothing is wanted."),
+        ("data.batch_size=null", "leaves data.batch_size empty, but a whole number is wanted."),
+        ("optimiser=3", "sets optimiser to 3 (int), but it is a section of settings such as optimiser.base_rate."),
+        ("seed", "'seed' is no override; write key=value"),
+        ("data.batch_size=0", "data.batch_size is 0; it is at least 1."),
+        ("data.crop=middle", "data.crop is 'middle'; it is one of resized, random, centre."),
+        ("model.name=''", "the recipe has no model.name"),
+        ("model.name=", "leaves model.name empty, but text is wanted."),
+        ("model.init=wave", "model.init is 'wave'; it is waves, random, or left out."),
+        ("trainer.max_time=90", "trainer.max_time is '90'; write it like 45s, 30m, 1h30m or 2d."),
+        ("trainer.devices=two", "trainer.devices is 'two'; it is auto or the number of processes per node."),
+        ("trainer.ema=1", "trainer.ema is 1.0; it is a decay between 0 and 1"),
+        ("schedule.clock=time", "schedule.clock=time needs trainer.max_time"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_with_the_remedy(override: str, sentence: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        load_recipe("smoke", [override])
+    assert sentence in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"no recipe 'smoek': did you mean smoke"):
+        load_recipe("smoek")
+    with pytest.raises(FileNotFoundError, match=r"no recipe file missing\.yaml"):
+        load_recipe("missing.yaml")
+
+
+def test_a_wrong_key_in_a_file_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: smoke\nschedule: {epoch: 3}\n")
+    with pytest.raises(ValueError, match=r"mine\.yaml sets 'schedule\.epoch', which .* did you mean schedule\.epochs"):
+        load_recipe(tmp_path / "mine.yaml")
+
+
+def test_a_file_that_is_no_recipe_is_said(tmp_path: Path) -> None:
+    (tmp_path / "list.yaml").write_text("[1, 2]")
+    (tmp_path / "broken.yaml").write_text("model: {name: [")
+    for name in ("list", "broken"):
+        with pytest.raises(ValueError, match=f"{name}.yaml (is no recipe|cannot be read as YAML)"):
+            load_recipe(tmp_path / f"{name}.yaml")
+
+
+def test_a_file_changes_its_base_and_overrides_change_both(tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text("base: smoke\nseed: 5\nschedule: {epochs: 7}\n")
+    (tmp_path / "second.yaml").write_text("base: first\nschedule: {final: 0.5}\n")
+    recipe = load_recipe(tmp_path / "second.yaml", ["seed=6", "optimiser.groups.waves.rate=1e-6"])
+    assert (recipe.seed, recipe.schedule.epochs, recipe.schedule.final) == (6, 7, 0.5)
+    assert recipe.optimiser.groups["waves"].rate == 1e-6 and recipe.optimiser.groups["refinements"].rate == 1e-3
+    assert recipe.name == "second" and recipe.data.path == "smoke"
+
+
+def test_bases_that_run_in_a_circle_are_said(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("base: b\n")
+    (tmp_path / "b.yaml").write_text("base: a\n")
+    with pytest.raises(ValueError, match="based on it in turn"):
+        load_recipe(tmp_path / "a.yaml")
+
+
+def test_a_section_given_whole_replaces_what_a_file_said() -> None:
+    assert load_recipe("smoke", ["optimiser.groups={}"]).optimiser.groups == {}
+
+
+def test_the_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
+    recipe = load_recipe("waves-tile64", ["trainer.max_time=1h30m", "data.size=128"])
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+def test_every_setting_has_one_dotted_name() -> None:
+    settings = settings_of(load_recipe("waves-tile64"))
+    plain = {key for key in settings if ".groups." not in key}
+    assert plain <= {*known_keys(), "optimiser.groups"}
+    assert "smoke" in list_recipes() and not any(name.rpartition("/")[2].startswith("_") for name in list_recipes())
+
+
+def test_durations() -> None:
+    assert [seconds(text) for text in ("45s", "30m", "1h30m", "2d")] == [45, 1800, 5400, 172800]

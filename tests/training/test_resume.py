@@ -1,0 +1,130 @@
+"""A run killed, stopped or cut short at any step goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from training.runs import STEPS_PER_EPOCH, SignalAt, loss_curve, run, same_weights, start
+
+from finola.training import engine
+from finola.training.checkpoints import find_resumable, read_checkpoint
+
+EMA = "trainer.ema=0.9"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run of 20 steps, in the middle of its third epoch."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run(folder, EMA, "trainer.max_steps=20")
+    return folder
+
+
+def test_killed_at_a_random_step_and_resumed_equals_never_killed(whole: Path, tmp_path: Path) -> None:
+    step = random.SystemRandom().randint(1, 18)
+    process = start(tmp_path / "run", EMA, "trainer.max_steps=20", "checkpoint.every_steps=1")
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline and process.poll() is None:
+        rows = loss_curve(tmp_path / "run")
+        if rows and max(rows) >= step:
+            break
+        time.sleep(0.005)
+    process.kill()
+    _, spoken = process.communicate()
+    assert process.returncode == -signal.SIGKILL, spoken
+    outcome = run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
+    assert outcome.step == 20
+    assert same_weights(tmp_path / "run", whole), f"killed at step {step}"
+
+
+@pytest.mark.parametrize("step", [STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, 2 * STEPS_PER_EPOCH + 3])
+def test_resumed_around_the_end_of_an_epoch_equals_the_whole(whole: Path, tmp_path: Path, step: int) -> None:
+    run(tmp_path / "run", EMA, f"trainer.max_steps={step}")
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == step
+    run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
+    assert same_weights(tmp_path / "run", whole)
+    assert loss_curve(tmp_path / "run") == loss_curve(whole)
+    means = [read_checkpoint(folder / "last.ckpt")["callbacks"]["EMA"]["mean"] for folder in (tmp_path / "run", whole)]
+    assert all((means[0][key] == means[1][key]).all() for key in means[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_writes_a_checkpoint_of_that_step_and_says_how_to_resume(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    build = engine.build_callbacks
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "build_callbacks", lambda *args: [SignalAt(number, 10), *build(*args)])
+        outcome = run(tmp_path / "run", EMA)
+    assert (outcome.status, outcome.step, outcome.signal) == ("interrupted", 11, number.name)
+    assert f"finola train --resume --out {tmp_path / 'run'}" in outcome.message
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 11
+    assert not (tmp_path / "run" / "model").exists()
+    run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
+    assert same_weights(tmp_path / "run", whole)
+
+
+def test_a_signal_during_validation_ends_it_and_loses_no_step(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = engine.build_callbacks
+    caught = SignalAt(signal.SIGTERM, STEPS_PER_EPOCH, validating=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "build_callbacks", lambda *args: [caught, *build(*args)])
+        outcome = run(tmp_path / "run", EMA, "data.val_batch_size=1")
+    assert (outcome.status, outcome.step, outcome.best) == ("interrupted", STEPS_PER_EPOCH, {})
+    run(tmp_path / "run", EMA, "trainer.max_steps=20", "data.val_batch_size=1", resume=True)
+    assert same_weights(tmp_path / "run", whole)
+
+
+def test_sigterm_to_the_command_ends_with_143_and_a_sentence(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "schedule.epochs=1000000")
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline and process.poll() is None and not loss_curve(tmp_path / "run"):
+        time.sleep(0.01)
+    process.terminate()
+    _, spoken = process.communicate()
+    assert process.returncode == 143, spoken
+    step = read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"]
+    assert f"stopped by SIGTERM at step {step}" in spoken and "--resume" in spoken
+
+
+def test_a_truncated_checkpoint_falls_back_to_the_one_before_and_says_so(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "run", EMA, "trainer.max_steps=13", "checkpoint.every_steps=5")
+    last = tmp_path / "run" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:-1000])
+    run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
+    spoken = capsys.readouterr().err
+    assert "last.ckpt cannot be used: it is truncated or damaged" in spoken
+    assert "Resuming from previous.ckpt" in spoken
+    assert same_weights(tmp_path / "run", whole)
+
+
+def test_a_flipped_byte_is_noticed_and_with_no_checkpoint_left_said(tmp_path: Path) -> None:
+    run(tmp_path / "run", "trainer.max_steps=2")
+    last = tmp_path / "run" / "last.ckpt"
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    with pytest.raises(ValueError, match=r"last.ckpt cannot be used.*No older checkpoint is left"):
+        find_resumable(tmp_path / "run")
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
+    run(tmp_path / "run", "trainer.max_steps=1")
+    before = (tmp_path / "run" / "last.ckpt").read_bytes()
+    with pytest.raises(ValueError, match=r"already holds a run: add --resume to go on with it"):
+        run(tmp_path / "run", "trainer.max_steps=1")
+    assert (tmp_path / "run" / "last.ckpt").read_bytes() == before
+
+
+def test_what_cannot_change_in_a_resumed_run_is_said(tmp_path: Path) -> None:
+    run(tmp_path / "run", "trainer.max_steps=1")
+    with pytest.raises(ValueError, match=r"begun with data.batch_size=8, and cannot be resumed with 16"):
+        run(tmp_path / "run", "data.batch_size=16", resume=True)
