@@ -97,6 +97,7 @@ PAPER: dict[str, list[str]] = {
     "scattered starts (Table 16)": [
         f"mf-w2880/{cm}@64+scatter" for cm in ("1024x4", "1024x8", "1024x16", "2048x8", "2048x16")
     ],
+    "masked FINOLA-E (appendix B)": [f"mf-w{width}/512x1@16+patch" for width in (720, 1440, 2880)],
     "latent 16,384 on one path or sixteen (§4.1)": ["mf-w2880/16384x1@64", "mf-w2880/1024x16@64"],
     "plane waves (ours)": [
         "waves/256x1@16:64",
