@@ -151,9 +151,7 @@ def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coef
     if torch.is_grad_enabled() and (phi.requires_grad or any(matrix.requires_grad for matrix in coefficients)):
         grown: Tensor = Grow.apply(phi, *coefficients, size, cell)
         return grown if z is None else z + grown
-    z = phi.new_zeros(phi.shape[0], *size, phi.shape[-1]) if z is None else z
-    grow(phi, coefficients, cell, z)
-    return z
+    return grow(phi, coefficients, size, cell, z)
 
 
 def _grow(phi: Tensor, z: Tensor | None, cell: Position, step: Step, size: Position, order: Order) -> Tensor | None:

@@ -7,7 +7,7 @@ Lines are kept contiguous, (R, L, C) with R = images × paths, so that every ste
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 from finola.propagation import EPS, Coefficients, Position
 
 aten = torch.ops.aten
+Keep = Callable[[int, Tensor], None]
+SMALL = 256  # channels, up to which two products in one call beat two calls
 ROWS = 2048  # of a weight gradient's product: as efficient as a whole map, and a fraction of its memory
 
 
@@ -44,55 +46,87 @@ def along_y(y: int, height: int) -> tuple[Sweep, Sweep]:
     return Sweep(1, y, height - 1), Sweep(3, y, 0)
 
 
-def step(z: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
-    """z + matrix ẑ for rows z (rows, C)."""
-    z_hat = aten.native_layer_norm(z, z.shape[-1:], None, None, EPS)[0]
-    return torch.addmm(z, z_hat, matrix.T) if out is None else torch.addmm(z, z_hat, matrix.T, out=out)
+def step(z: Tensor, matrix: Tensor, out: Tensor | None = None, share: float = 1.0) -> Tensor:
+    """z + matrix ẑ for rows z (…, rows, C), or `share` of it where z is `share` of the state.
+
+    ẑ does not see a common factor if ε shrinks with its square, so half a state walks as well as a whole one.
+    """
+    z_hat = aten.native_layer_norm(z, z.shape[-1:], None, None, EPS * share * share)[0]
+    product = torch.addmm if z.ndim == 2 else torch.baddbmm
+    transposed = matrix.transpose(-1, -2)
+    if out is None:
+        return product(z, z_hat, transposed, alpha=share)
+    return product(z, z_hat, transposed, alpha=share, out=out)
 
 
-def grow(q: Tensor, coefficients: Coefficients, start: Position, z: Tensor) -> None:
-    """Add the mean of both orders, summed over the paths of q (N, M, C), to the map z (N, H, W, C).
+def grow(q: Tensor, coefficients: Coefficients, size: Position, start: Position, z: Tensor | None) -> Tensor:
+    """The mean of both orders, summed over the paths of q (N, M, C), added to z (N, H, W, C) if there is one.
 
-    Without gradients: besides z only a few lines are alive.
+    Without gradients. Half a state is walked in each order, so that the two add up to their mean; besides z only a few
+    lines are alive.
     """
     n, paths, channels = q.shape
-    (height, width), (y, x) = z.shape[1:3], start
-    row = _first_line(q, coefficients, along_x(x, width), width)  # (R, W, C)
+    (height, width), (y, x) = size, start
+    fresh = z is None
+    z = q.new_empty(n, height, width, channels) if z is None else z
+    row = _walk_line(0.5 * q, coefficients, along_x(x, width), width, share=0.5)  # (R, W, C)
     column = q.new_empty(n * paths, height, channels)
 
     def keep_row(index: int, line: Tensor) -> None:
-        z[:, index].add_(_sum_paths(line, n, paths), alpha=0.5)
+        _put(z[:, index], line, paths, fresh)
         column[:, index] = line.view(-1, width, channels)[:, x]
 
     def keep_column(index: int, line: Tensor) -> None:
-        z[:, :, index].add_(_sum_paths(line, n, paths), alpha=0.5)
+        _put(z[:, :, index], line, paths, False)
 
-    for lines, sweeps, keep in ((row, along_y(y, height), keep_row), (column, along_x(x, width), keep_column)):
-        first = lines.view(-1, channels)
-        keep(sweeps[0].start, first)
-        for sweep in sweeps:
-            here, there = first, torch.empty_like(first)
-            spare = torch.empty_like(first)
-            for _, index in sweep.steps():
-                step(here, coefficients[sweep.matrix], out=there)
-                keep(index, there)
-                here, there = there, (spare if here is first else here)
+    _sweep(row.view(-1, channels), coefficients, along_y(y, height), keep_row)
+    _sweep(column.view(-1, channels), coefficients, along_x(x, width), keep_column)
+    return z
 
 
-def _sum_paths(line: Tensor, n: int, paths: int) -> Tensor:
-    """(N·M·L, C) → (N, L, C)."""
-    by_path = line.view(n, paths, -1, line.shape[-1])
-    return by_path.sum(1) if paths > 1 else by_path[:, 0]
+def _put(place: Tensor, line: Tensor, paths: int, fresh: bool) -> None:
+    """A line (N·M·L, C), summed over its paths, into or onto its place (N, L, C) in the map."""
+    by_path = line.view(place.shape[0], paths, *place.shape[1:])
+    summed = by_path.sum(1) if paths > 1 else by_path[:, 0]
+    if fresh:
+        place.copy_(summed)
+    else:
+        place.add_(summed)
 
 
-def _first_line(q: Tensor, coefficients: Coefficients, sweeps: tuple[Sweep, Sweep], length: int) -> Tensor:
+def _sweep(first: Tensor, coefficients: Coefficients, sweeps: tuple[Sweep, Sweep], keep: Keep) -> None:
+    """Walk from the line `first` (rows, C), half a state, both ways; hand every line to `keep`."""
+    keep(sweeps[0].start, first)
+    ahead, back = (list(sweep.steps()) for sweep in sweeps)
+    together = min(len(ahead), len(back)) if first.shape[-1] <= SMALL else 0
+    ends = [first, first]
+    if together:  # small products: both ways in one call
+        matrices = torch.stack([coefficients[sweep.matrix] for sweep in sweeps])
+        here, there = torch.stack(ends), first.new_empty(2, *first.shape)
+        for (_, up), (_, down) in zip(ahead[:together], back[:together], strict=True):
+            step(here, matrices, out=there, share=0.5)
+            keep(up, there[0])
+            keep(down, there[1])
+            here, there = there, here
+        ends = list(here)
+    for end, steps, sweep in zip(ends, (ahead, back), sweeps, strict=True):
+        here, buffers = end, [torch.empty_like(first), torch.empty_like(first)]
+        for number, (_, index) in enumerate(steps[together:]):
+            here = step(here, coefficients[sweep.matrix], out=buffers[number % 2], share=0.5)
+            keep(index, here)
+
+
+def _walk_line(
+    q: Tensor, coefficients: Coefficients, sweeps: tuple[Sweep, Sweep], length: int, share: float = 1.0
+) -> Tensor:
+    """The line through the start, (R, L, C), position by position."""
     start = q.reshape(-1, q.shape[-1])
     line = start.new_empty(start.shape[0], length, start.shape[1])
     line[:, sweeps[0].start] = start
     for sweep in sweeps:
         here = start
         for _, index in sweep.steps():
-            here = step(here, coefficients[sweep.matrix])
+            here = step(here, coefficients[sweep.matrix], share=share)
             line[:, index] = here
     return line
 
@@ -107,14 +141,15 @@ class Grow(torch.autograd.Function):
         coefficients = Coefficients(A, B, A_minus, B_minus)
         n, paths, channels = q.shape
         (height, width), (y, x) = size, start
-        row = _first_line(q, coefficients, along_x(x, width), width)
+        row = _walk_line(q, coefficients, along_x(x, width), width)
         rows = _lines(row, coefficients, along_y(y, height), height)  # (H, R, W, C)
         columns = _lines(rows[:, :, x].transpose(0, 1), coefficients, along_x(x, width), width)  # (W, R, H, C)
         ctx.save_for_backward(rows, columns, *coefficients)
         ctx.shape, ctx.start = (n, paths, channels), start
-        horizontal = rows.view(height, n, paths, width, channels).sum(2).permute(1, 0, 2, 3)
-        vertical = columns.view(width, n, paths, height, channels).sum(2).permute(1, 2, 0, 3)
-        return torch.add(horizontal, vertical).mul_(0.5).contiguous()  # (N, H, W, C)
+        z = q.new_empty(n, height, width, channels)
+        horizontal = _sum_paths(rows, paths).permute(1, 0, 2, 3)
+        vertical = _sum_paths(columns, paths).permute(1, 2, 0, 3)
+        return torch.add(horizontal, vertical, out=z).mul_(0.5)
 
     @staticmethod
     @once_differentiable
@@ -141,6 +176,12 @@ class Grow(torch.autograd.Function):
         cells = rows[y].transpose(0, 1)  # (W, R, C)
         q = _backward(cells, lambda index: row[:, index], coefficients, along_x(x, width), weights)
         return q.view(n, paths, channels), *weights, None, None
+
+
+def _sum_paths(lines: Tensor, paths: int) -> Tensor:
+    """(lines, N·M, L, C) → (lines, N, L, C)."""
+    by_path = lines.unflatten(1, (-1, paths))
+    return by_path.sum(2) if paths > 1 else by_path[:, :, 0]
 
 
 def _lines(first: Tensor, coefficients: Coefficients, sweeps: tuple[Sweep, Sweep], count: int) -> Tensor:

@@ -63,8 +63,11 @@ class PeakMemory(TorchDispatchMode):
         super().__init__()
         self.held = self.peak = 0
         self._known: set[int] = set()
+        self._given: set[int] = set()  # what came from outside, such as a parameter that a view is taken of
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        self._given |= given - self._known
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
@@ -74,7 +77,7 @@ class PeakMemory(TorchDispatchMode):
     def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if key in self._known:
+        if key in self._known or key in self._given:
             return
         self._known.add(key)
         self.held += size

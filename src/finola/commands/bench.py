@@ -3,29 +3,88 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 HELP = "measure speed and memory on this machine"
-SUBJECTS = {"train": "images/s, FLOPs, the cost of loading photos, and memory against the map's area"}
+SUBJECTS = {
+    "propagation": "the recurrence as a share of the machine's matrix products, forward and backward",
+    "reconstruct": "a whole reconstruction, station by station",
+    "train": "images/s, FLOPs, the cost of loading photos, and memory against the map's area",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", choices=list(SUBJECTS), help="; ".join(f"{k}: {v}" for k, v in SUBJECTS.items()))
-    parser.add_argument("recipe", nargs="?", default="smoke", metavar="RECIPE", help="what to train (default: smoke)")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings to change, as in data.batch_size=32"
+        "what", nargs="?", metavar="RECIPE|MODEL", help="what to train (default: smoke) or to reconstruct with"
     )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings of the recipe to change, as in data.batch_size=32"
+    )
+    parser.add_argument("--quick", action="store_true", help="leave out slow peers")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.bench.training import bench_training
-    from finola.commands._output import print_json, print_table
-    from finola.training.reading import load_recipe
+    from finola.commands._output import print_json
 
-    result = bench_training(load_recipe(args.recipe, args.overrides))
+    if args.subject != "train" and args.overrides:
+        raise ValueError(f"{args.overrides[0]!r} changes a recipe, and bench {args.subject} has none.")
+    if args.subject == "propagation":
+        from finola.bench.propagation import bench_propagation
+
+        result = bench_propagation(quick=args.quick)
+    elif args.subject == "reconstruct":
+        from finola.bench.reconstruction import bench_reconstruction
+
+        result = bench_reconstruction(args.what or "mf-w2880/3072x1@64")
+    else:
+        from finola.bench.training import bench_training
+        from finola.training.reading import load_recipe
+
+        result = bench_training(load_recipe(args.what or "smoke", args.overrides))
     if args.json:
         print_json(result)
-        return
+    else:
+        {"propagation": _show_propagation, "reconstruct": _show_reconstruction, "train": _show_training}[args.subject](
+            result
+        )
+
+
+def _show_propagation(result: dict[str, Any]) -> None:
+    from finola.commands._output import print_table
+
+    rows = [
+        (r["case"], f"{1e3 * r['seconds']:.1f} ms", f"{r['gemm_gflops']:.0f}", f"{r['share_of_gemm']:.2f}", r["bar"])
+        for r in result["rows"]
+    ]
+    print_table(f"{result['threads']} threads", ["propagation", "time", "GEMM, GFLOP/s", "share", "bar"], rows)
+    memory = result["training_memory"]
+    print(f"memory of a training step over plain autograd's: {memory['ratio']:.2f} (bar {memory['bar']})")
+    for row in result.get("over_sequential", []):
+        print(
+            f"C = 3072 at {row['side']}x{row['side']}: {row['ratio']:.1f} times as fast as position by position "
+            f"(bar {row['bar']}, the paper {row['paper']})"
+        )
+    exponents = ", ".join(f"{name}^{value:.2f}" for name, value in result["exponents"].items())
+    print(f"time grows as {exponents}")
+
+
+def _show_reconstruction(result: dict[str, Any]) -> None:
+    from finola.commands._output import print_table
+
+    rows = [
+        (name, f"{1e3 * r['seconds']:.1f} ms", f"{r['gflop']:.1f}", f"{r['share_of_gemm']:.2f}")
+        for name, r in result["stations"].items()
+    ]
+    print_table(
+        f"{result['model']}, one image, {result['threads']} threads", ["", "time", "GFLOP", "share of GEMM"], rows
+    )
+
+
+def _show_training(result: dict[str, Any]) -> None:
+    from finola.commands._output import print_table
+
     loading, memory = result["loading"], result["memory"]
     rows = [
         ("images/s", f"{result['images_per_second']:.1f}"),
