@@ -12,7 +12,7 @@ from finola.propagation import start_positions
 from finola.wave.basis import WaveBasis
 from finola.wave.spectrum import OPPONENT, Spectrum
 
-RIDGE = 1e-4  # of the mean diagonal: a period above the image's side makes neighbouring waves nearly dependent
+RIDGE = 3e-4  # of the mean diagonal: a period above the image's side makes neighbouring waves nearly dependent
 
 
 class WaveEncoder(nn.Module):

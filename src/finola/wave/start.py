@@ -72,7 +72,7 @@ def wave_basis(model: Autoencoder) -> WaveBasis | None:
 def measure_radius(
     spectrum: Spectrum, batches: Iterable[Tensor], counts: Sequence[int] = (256, 1024, 3072)
 ) -> Spectrum:
-    """The spectrum with a radius that holds 99.9 % of these images' amplitudes, whichever of `counts` C is.
+    """The spectrum with a radius that holds 99 % of these images' amplitudes, whichever of `counts` C is.
 
     It is at least √(3/2), which no picture in [0, 1] exceeds where its waves are orthogonal: a white sky fits, too.
     """
@@ -84,5 +84,5 @@ def measure_radius(
         for images in batches
     ]
     widest = torch.cat(norms, dim=1).amax(0)
-    radius = float(widest.kthvalue(max(1, math.ceil(0.999 * len(widest)))).values)
+    radius = float(widest.kthvalue(max(1, math.ceil(0.99 * len(widest)))).values)
     return replace(spectrum, radius=max(math.sqrt(1.5), radius))
