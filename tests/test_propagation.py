@@ -93,6 +93,12 @@ def test_only_what_asks_for_gradients_gets_them():
     assert transition.A_minus.grad is None and transition.A.grad is not None
 
 
+def test_a_q_of_less_precision_is_grown_in_the_matrices_own():
+    transition = transition_of(NormLinear, torch.float32)
+    z = propagate(torch.randn(2, 1, C).bfloat16(), transition.prepared(), (4, 5))
+    assert z.dtype == torch.float32 and z.isfinite().all()
+
+
 def test_differentiating_twice_is_refused():
     q = torch.randn(1, 1, C, dtype=torch.float64, requires_grad=True)
     z = propagate(q, transition_of(NormLinear).prepared(), (3, 3))

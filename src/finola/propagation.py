@@ -148,6 +148,7 @@ def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coef
     """z plus the map of the paths phi (N, M, C) that start at `cell`, in few and large products."""
     from finola.sweeps import Grow, grow
 
+    phi = phi.to(coefficients.A.dtype)  # under autocast an encoder hands over half precision
     if torch.is_grad_enabled() and (phi.requires_grad or any(matrix.requires_grad for matrix in coefficients)):
         grown: Tensor = Grow.apply(phi, *coefficients, size, cell)
         return grown if z is None else z + grown

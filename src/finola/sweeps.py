@@ -46,17 +46,15 @@ def along_y(y: int, height: int) -> tuple[Sweep, Sweep]:
     return Sweep(1, y, height - 1), Sweep(3, y, 0)
 
 
-def step(z: Tensor, matrix: Tensor, out: Tensor | None = None, share: float = 1.0) -> Tensor:
-    """z + matrix ẑ for rows z (…, rows, C), or `share` of it where z is `share` of the state.
+def step(z: Tensor, matrix: Tensor, out: Tensor, share: float = 1.0) -> Tensor:
+    """z + matrix ẑ for rows z (…, rows, C) into `out`, or `share` of it where z is `share` of the state.
 
-    ẑ does not see a common factor if ε shrinks with its square, so half a state walks as well as a whole one.
+    ẑ does not see a common factor if ε shrinks with its square, so half a state walks as well as a whole one. Products
+    with an `out` are left alone by autocast: the recurrence keeps the precision of its matrices.
     """
     z_hat = aten.native_layer_norm(z, z.shape[-1:], None, None, EPS * share * share)[0]
     product = torch.addmm if z.ndim == 2 else torch.baddbmm
-    transposed = matrix.transpose(-1, -2)
-    if out is None:
-        return product(z, z_hat, transposed, alpha=share)
-    return product(z, z_hat, transposed, alpha=share, out=out)
+    return product(z, z_hat, matrix.transpose(-1, -2), alpha=share, out=out)
 
 
 def grow(q: Tensor, coefficients: Coefficients, size: Position, start: Position, z: Tensor | None) -> Tensor:
@@ -126,7 +124,7 @@ def _walk_line(
     for sweep in sweeps:
         here = start
         for _, index in sweep.steps():
-            here = step(here, coefficients[sweep.matrix], share=share)
+            here = step(here, coefficients[sweep.matrix], out=torch.empty_like(here), share=share)
             line[:, index] = here
     return line
 
