@@ -66,13 +66,20 @@ class PeakMemory(TorchDispatchMode):
         self._given: set[int] = set()  # what came from outside, such as a parameter that a view is taken of
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        self._given |= given - self._known
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor):
+                self._note_given(leaf.untyped_storage())
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._count(leaf)
         return result
+
+    def _note_given(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._known and key not in self._given:
+            self._given.add(key)
+            weakref.finalize(storage, self._given.discard, key)  # a later storage may get the same address
 
     def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
