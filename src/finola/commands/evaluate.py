@@ -92,15 +92,15 @@ def _write(out: Path, summary: dict[str, Any], rows: list[dict[str, Any]], model
     import io
     import json
 
+    from finola.files import write_text
+
     out.mkdir(parents=True, exist_ok=True)
     table = io.StringIO()
     writer = csv.DictWriter(table, ["index", "name", *FIGURES], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    for name, text in (("images.csv", table.getvalue()), ("summary.json", json.dumps(summary, indent=1) + "\n")):
-        beside = out / f".{name}.part"
-        beside.write_text(text)
-        beside.replace(out / name)
+    write_text(out / "images.csv", table.getvalue())
+    write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     _contact_sheet(out / "contact-sheet.png", rows, model, dataset)
 
 

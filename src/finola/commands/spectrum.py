@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from finola.commands._output import progress
     from finola.data import open_data
+    from finola.files import write_text
     from finola.wave.spectrum import measure_spectrum
     from finola.wave.start import measure_radius
 
@@ -42,9 +42,7 @@ def run(args: argparse.Namespace) -> None:
     text = json.dumps({"photos": count, "spectra": spectra}, indent=1)
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside = out.with_name(f".{out.name}.part")
-    beside.write_text(text + "\n")
-    os.replace(beside, out)
+    write_text(out, text + "\n")
     print(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import sys
 import time
 import warnings
@@ -18,6 +17,7 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from finola.files import write_text
 from finola.training.checkpoints import LAST, PlainCheckpointIO
 from finola.training.clock import Clock
 from finola.training.ema import EMA
@@ -170,9 +170,7 @@ def _report_unreadable(photos: Photos, folder: Path) -> None:
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(json.dumps(value, indent=2) + "\n")
-    os.replace(beside, path)
+    write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import finola
+from finola.files import write_text
 from finola.names import ModelConfig, show_size
 from finola.training.checkpoints import BEST, LAST, read_checkpoint
 from finola.training.ema import KEY as EMA_KEY
@@ -33,9 +33,7 @@ def export(run: str | Path, target: str | Path, which: str | None = None) -> Pat
     model.load_state_dict(weights_of(content))
     model.eval().save_pretrained(target)
     text = card(recipe, read_curve(run / CURVE), int(content["global_step"]), EMA_KEY in content.get("callbacks", {}))
-    beside = target / ".README.md.part"
-    beside.write_text(text)
-    os.replace(beside, target / "README.md")
+    write_text(target / "README.md", text)
     return target
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import os
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from finola.files import write_text
 from finola.names import nearest
 from finola.training.recipe import Recipe, check
 
@@ -67,9 +67,7 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe as YAML; `load_recipe` reads it back."""
     from omegaconf import OmegaConf
 
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(OmegaConf.to_yaml(OmegaConf.structured(recipe)))
-    os.replace(beside, path)
+    write_text(path, OmegaConf.to_yaml(OmegaConf.structured(recipe)))
 
 
 def list_recipes() -> list[str]:
