@@ -227,3 +227,16 @@ def test_spectrum_command(tmp_path, capsys):
 def test_too_few_channels_get_one_sentence():
     with pytest.raises(ValueError, match="at least 3 channels"):
         finola.create("waves/2x1@4:16")
+
+
+def test_the_decoder_s_refinement_starts_from_the_pixels_that_are_drawn() -> None:
+    torch.manual_seed(0)
+    model = finola.create("waves+conv/64x1@16:32")
+    features = model.decoder.refinement.on_map[0]  # type: ignore[union-attr]
+    read_out = model.decoder.read_out.linear.weight.detach()  # (3·2·2, 64)
+    z = torch.randn(1, 64, 16, 16)
+    unseen = z - torch.einsum(
+        "dc,ndhw->nchw", torch.linalg.pinv(read_out).T, torch.einsum("dc,nchw->ndhw", read_out, z)
+    )
+    assert features(unseen).abs().max() < 1e-5 * features(z).abs().max()
+    assert torch.linalg.matrix_rank(features.weight[:, :, 0, 0]) == 3 * 2 * 2

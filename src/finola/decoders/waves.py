@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
 
 from finola.decoders.patch import PatchDecoder, patches_to_image
@@ -49,6 +52,22 @@ class ConvRefinement(nn.Module):
         )
         zero_last_layer(self.to_pixels)
         zero_last_layer(self.on_pixels)
+
+    def look_through(self, read_out: PatchDecoder) -> None:
+        """Let the first layer start from random mixtures of the pixels that the read-out draws in a cell.
+
+        What separates one cell from its neighbours are faint, fast waves, which random mixtures of the channels would
+        drown; trained from there the net learns an order of magnitude more slowly (docs/waves.md, §7).
+        """
+        first, pixels = self.on_map[0], read_out.linear.weight.double()  # (3·h·w, C)
+        assert isinstance(first, nn.Conv2d) and first.bias is not None
+        area = len(pixels) // 3
+        mean = torch.block_diag(*[torch.full((area, area), 1 / area, dtype=torch.float64)] * 3)
+        detail = torch.eye(len(pixels), dtype=torch.float64) - mean
+        scale = (4 * mean + 16 * detail).to(pixels)  # about 1/std: a cell's mean colour varies more than its pixels
+        mix = torch.randn(first.out_channels, len(pixels), dtype=pixels.dtype, device=pixels.device)
+        first.weight.copy_((mix @ scale @ pixels / math.sqrt(len(pixels)))[:, :, None, None])
+        nn.init.zeros_(first.bias)
 
     def forward(self, z: Tensor, image: Tensor) -> Tensor:
         image = image + patches_to_image(self.to_pixels(self.on_map(z)).permute(0, 2, 3, 1), self.cell)

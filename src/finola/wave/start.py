@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from finola.decoders.waves import AddedDecoder, WaveDecoder
+from finola.decoders.waves import AddedDecoder, ConvRefinement, WaveDecoder
 from finola.encoders.waves import WaveEncoder
 from finola.names import ModelConfig
 from finola.transitions import NormLinear
@@ -54,6 +54,8 @@ def initialise_waves(model: Autoencoder, spectrum: Spectrum | None = None) -> Au
     linear = model.decoder.read_out.linear
     linear.weight.copy_(basis.read_out())
     nn.init.constant_(linear.bias, 0.5)
+    if isinstance(model.decoder.refinement, ConvRefinement):
+        model.decoder.refinement.look_through(model.decoder.read_out)
     # What save_pretrained writes, so that the model is built the same way when it is loaded.
     model._hub_mixin_config = {"name": str(config), "init": None if config.is_waves else "waves"}
     return model
