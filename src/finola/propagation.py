@@ -132,7 +132,7 @@ def propagate(
         groups.setdefault(cell, []).append(path)
 
     recomputed = checkpointing and torch.is_grad_enabled()
-    if isinstance(coefficients, Coefficients) and order == "mean" and not torch.compiler.is_compiling():
+    if isinstance(coefficients, Coefficients) and order == "mean" and not torch.compiler.is_exporting():
         grow: Callable[..., Tensor | None] = partial(_grow_fast, coefficients=coefficients, size=size)
     else:
         grow = partial(_grow, step=coefficients, size=size, order=order)
@@ -144,6 +144,7 @@ def propagate(
     return z.permute(0, 3, 1, 2)
 
 
+@torch.compiler.disable  # a chain of large products gains nothing from being unrolled into one graph
 def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coefficients, size: Position) -> Tensor:
     """z plus the map of the paths phi (N, M, C) that start at `cell`, in few and large products."""
     from finola.sweeps import Grow, grow

@@ -14,14 +14,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def gemm_rate(device: torch.device, side: int = 1024, seconds: float = 0.5) -> float:
-    """Float32 FLOP/s of a square matrix product, the best of many: what every ratio is to."""
-    a, b = torch.randn(2, side, side, device=device)
-    best = float("inf")
-    deadline = time.perf_counter() + seconds
-    while time.perf_counter() < deadline:
-        best = min(best, timed(lambda: a @ b, device))
-    return 2 * side**3 / best
+def gemm_rate(device: torch.device, rows: int, channels: int, repeats: int = 8) -> float:
+    """FLOP/s of the product (rows × C)·(C × C), the best of several: what every share is of.
+
+    With rows = N·M·W it is the largest product that the recurrence's chain allows.
+    """
+    a, b = torch.randn(rows, channels, device=device), torch.randn(channels, channels, device=device)
+    out = torch.empty(rows, channels, device=device)
+    best = min(timed(lambda: torch.mm(a, b, out=out), device) for _ in range(repeats + 1))
+    return 2 * rows * channels**2 / best
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from finola.bench.machine import fit_line, peak_memory, timed
+from finola.bench.machine import fit_line, gemm_rate, peak_memory, timed
 from finola.propagation import Coefficients, propagate
 from finola.transitions import NormLinear
 
@@ -66,18 +66,20 @@ def measure(case: Case, device: torch.device) -> dict[str, Any]:
     q, transition = _inputs(case, device)
     work = _work(case, q, transition)
     rows = case.batch * case.paths * case.side
-    a, b = torch.randn(rows, case.channels, device=device), torch.randn(case.channels, case.channels, device=device)
     work()
     seconds, rates = [], []
     for _ in range(REPEATS):
-        best = min(timed(lambda: a @ b, device) for _ in range(8))
-        rates.append(2 * rows * case.channels**2 / best)
+        rates.append(gemm_rate(device, rows, case.channels))
         seconds.append(timed(work, device))
     time, rate = statistics.median(seconds), statistics.median(rates)
-    share = case.flops / time / rate
-    return {"case": case.describe(), "seconds": time, "gflops": case.flops / time / 1e9, "gemm_gflops": rate / 1e9} | {
-        "share_of_gemm": share,
+    return {
+        "case": case.describe(),
+        "seconds": time,
+        "gflops": case.flops / time / 1e9,
+        "gemm_gflops": rate / 1e9,
+        "share_of_gemm": case.flops / time / rate,
         "bar": case.bar,
+        "peak_bytes": peak_memory(work),
     }
 
 

@@ -1,38 +1,100 @@
-"""A whole reconstruction, station by station, as a share of the machine's matrix products."""
+"""A whole reconstruction, station by station, as a share of the machine's matrix products, and beside a peer."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from finola.bench.machine import flops, gemm_rate, timed
+from finola.bench.machine import flops, gemm_rate, peak_memory, timed
 from finola.zoo import create
 
 REPEATS = 5
+BARS = {"share_of_gemm": 0.6, "time_over_peer": 1.0}
 
 
-def bench_reconstruction(name: str = "mf-w2880/3072x1@64") -> dict[str, Any]:
-    """Times of encode, propagate, decode and all of it for one image of the model's size, in inference mode."""
+@torch.inference_mode()
+def bench_reconstruction(
+    name: str = "mf-w2880/3072x1@64", quick: bool = False, compiled: bool = False
+) -> dict[str, Any]:
+    """Times of encode, propagate, decode and all of it, for one image of the model's size and random weights.
+
+    `compiled` adds `model.compile()`: its gain and what the first call costs. `quick` leaves the peer out.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    model = create(name).eval().to(device)
-    images = torch.rand(1, 3, *model.config.image_size, device=device)
-    with torch.inference_mode():
-        q = model.encode(images)
-        z = model.propagate(q)
-        stations = {
-            "encode": lambda: model.encode(images),
-            "propagate": lambda: model.propagate(q),
-            "decode": lambda: model.decode(z),
-            "all": lambda: model(images),
-        }
-        rows = {}
-        for station, work in stations.items():
-            work()
-            rate = gemm_rate(device)
-            seconds = statistics.median(timed(work, device) for _ in range(REPEATS))
+    plain = create(name).eval().to(device)
+    model = plain.for_inference()
+    config = model.config
+    images = torch.rand(1, 3, *config.image_size, device=device)
+    q = model.encode(images)
+    z = model.propagate(q)
+    works: dict[str, Callable[[], object]] = {
+        "encode": lambda: model.encode(images),
+        "propagate": lambda: model.propagate(q),
+        "decode": lambda: model.decode(z),
+        "all": lambda: model(images),
+        "all, norms not folded": lambda: plain(images),
+    }
+    result: dict[str, Any] = {"model": name, "threads": torch.get_num_threads(), "device": device.type, "bars": BARS}
+    if not quick:
+        peer = stable_diffusion_peer(device)
+        result["peer"] = PEER if peer else f"{PEER} left out: pip install 'finola[peers]' brings it."
+        if peer:
+            works["peer"] = lambda: peer(images)
+    if compiled:
+        faster = plain.for_inference()
+        faster.compile()
+        result["compile_warm_up_seconds"] = timed(lambda: faster(images), device)
+        works["all, compiled"] = lambda: faster(images)
+    rows = config.paths * config.map_size[1]
+    result["stations"] = stations = measure(works, rows, config.channels, device)
+    if "peer" in stations:
+        result["time_over_peer"] = stations["all"]["seconds"] / stations["peer"]["seconds"]
+    return result
+
+
+def measure(
+    works: dict[str, Callable[[], object]], rows: int, channels: int, device: torch.device
+) -> dict[str, dict[str, float]]:
+    """Every work in turns, so that all see the same machine; medians, each as a share of the median GEMM rate."""
+    for work in works.values():
+        work()
+    rates, seconds = [], {name: [] for name in works}  # type: ignore[var-annotated]
+    for _ in range(REPEATS):
+        rates.append(gemm_rate(device, rows, channels))
+        for name, work in works.items():
+            seconds[name].append(timed(work, device))
+    rate, table = statistics.median(rates), {}
+    for name, work in works.items():
+        median = statistics.median(seconds[name])
+        table[name] = {"seconds": median, "peak_bytes": float(peak_memory(work))}
+        if "compiled" not in name:
             done = flops(work)
-            rows[station] = {"seconds": seconds, "gflop": done / 1e9, "share_of_gemm": done / seconds / rate}
-    return {"model": name, "threads": torch.get_num_threads(), "device": device.type, "stations": rows}
+            table[name] |= {"gflop": done / 1e9, "share_of_gemm": done / median / rate}
+    table["GEMM"] = {"gflop_per_second": rate / 1e9}
+    return table
+
+
+PEER = "diffusers' AutoencoderKL (Stable Diffusion's layout, random weights)"
+
+
+def stable_diffusion_peer(device: torch.device) -> Callable[[Tensor], Tensor] | None:
+    """images → reconstruction by Stable Diffusion's auto-encoder with random weights, or None without diffusers."""
+    if find_spec("diffusers") is None:
+        return None
+    from diffusers import AutoencoderKL
+
+    peer: Any = AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * 4,
+        up_block_types=["UpDecoderBlock2D"] * 4,
+        block_out_channels=[128, 256, 512, 512],
+        layers_per_block=2,
+        latent_channels=4,
+    )
+    peer = peer.eval().to(device, memory_format=torch.channels_last)
+    return lambda images: peer.decode(peer.encode(2 * images - 1).latent_dist.mode()).sample

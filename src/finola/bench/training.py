@@ -37,7 +37,10 @@ def bench_training(recipe: Recipe, steps: int = 8) -> dict[str, Any]:
     fixed = next(batches)
     for _ in range(2):
         step(fixed)
-    rate = gemm_rate(device)
+    config = ModelConfig.parse(recipe.model.name)
+    tiles = fixed.images[0, 0].numel() // (config.image_size[0] * config.image_size[1]) * len(fixed.images)
+    rows = max(1, tiles) * config.paths * config.map_size[1]
+    rate = gemm_rate(device, rows, config.channels, repeats=100)
     loading = loading_share(step, batches, fixed, steps, device)
     work = flops(lambda: step(fixed))
     images = len(fixed.images)

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "overrides", nargs="*", metavar="key=value", help="settings of the recipe to change, as in data.batch_size=32"
     )
     parser.add_argument("--quick", action="store_true", help="leave out slow peers")
+    parser.add_argument("--compile", action="store_true", help="reconstruct: add model.compile(), and its warm-up")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     elif args.subject == "reconstruct":
         from finola.bench.reconstruction import bench_reconstruction
 
-        result = bench_reconstruction(args.what or "mf-w2880/3072x1@64")
+        result = bench_reconstruction(args.what or "mf-w2880/3072x1@64", quick=args.quick, compiled=args.compile)
     else:
         from finola.bench.training import bench_training
         from finola.training.reading import load_recipe
@@ -73,13 +74,26 @@ def _show_propagation(result: dict[str, Any]) -> None:
 def _show_reconstruction(result: dict[str, Any]) -> None:
     from finola.commands._output import print_table
 
+    stations = dict(result["stations"])
+    rate = stations.pop("GEMM")["gflop_per_second"]
     rows = [
-        (name, f"{1e3 * r['seconds']:.1f} ms", f"{r['gflop']:.1f}", f"{r['share_of_gemm']:.2f}")
-        for name, r in result["stations"].items()
+        (
+            name,
+            f"{1e3 * r['seconds']:.1f} ms",
+            f"{r['peak_bytes'] / 2**20:.0f} MiB",
+            f"{r['gflop']:.1f}" if "gflop" in r else "",
+            f"{r['share_of_gemm']:.2f}" if "gflop" in r else "",
+        )
+        for name, r in stations.items()
     ]
-    print_table(
-        f"{result['model']}, one image, {result['threads']} threads", ["", "time", "GFLOP", "share of GEMM"], rows
-    )
+    title = f"{result['model']}, one image, {result['threads']} threads, GEMM {rate:.0f} GFLOP/s"
+    print_table(title, ["", "time", "memory", "GFLOP", "share of GEMM"], rows)
+    if "peer" in result:
+        print(f"peer: {result['peer']}")
+    if "time_over_peer" in result:
+        print(f"its time is {result['time_over_peer']:.2f} of the peer's")
+    if "compile_warm_up_seconds" in result:
+        print(f"the first call of the compiled model took {result['compile_warm_up_seconds']:.1f} s")
 
 
 def _show_training(result: dict[str, Any]) -> None:

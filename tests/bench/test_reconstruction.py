@@ -1,0 +1,30 @@
+"""`finola bench reconstruct` names every station and says what it left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from finola.bench import reconstruction
+from finola.bench.reconstruction import bench_reconstruction
+
+
+def test_every_station_has_its_time_memory_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconstruction, "REPEATS", 1)
+    monkeypatch.setattr(reconstruction, "find_spec", lambda name: None)
+    result = bench_reconstruction("mf-w720/32x1@8:32")
+    assert "left out" in result["peer"]
+    assert "time_over_peer" not in result
+    stations = result["stations"]
+    for name in ("encode", "propagate", "decode", "all"):
+        assert (
+            stations[name]["seconds"] > 0 and stations[name]["peak_bytes"] > 0 and stations[name]["share_of_gemm"] > 0
+        )
+    parts = sum(stations[name]["gflop"] for name in ("encode", "propagate", "decode"))
+    assert parts == pytest.approx(stations["all"]["gflop"])
+
+
+def test_the_flops_of_propagation_are_the_formula_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconstruction, "REPEATS", 1)
+    result = bench_reconstruction("waves/32x1@8:32", quick=True)
+    assert result["stations"]["propagate"]["gflop"] == pytest.approx(4 * 32**2 * (8 * 8 - 1) / 1e9, rel=0.15)
+    assert "peer" not in result
