@@ -1,9 +1,13 @@
-"""Text files written so that a crash leaves the old one or the new one, never half of either."""
+"""Files written so that a crash leaves the old one or the new one; where to cache; what identifies weights."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
+
+import torch
+from torch import nn
 
 
 def write_text(path: Path, text: str) -> None:
@@ -11,3 +15,20 @@ def write_text(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.part")
     beside.write_text(text)
     os.replace(beside, path)
+
+
+def digest_of_weights(model: nn.Module) -> str:
+    """Twelve hexadecimal digits that change with any weight, buffer or name of a model."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def cache_folder(*parts: str) -> Path:
+    """A folder for what can be computed again: below XDG_CACHE_HOME, or .cache in the home folder."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(home).expanduser() if home else Path.home() / ".cache").joinpath("finola", *parts)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

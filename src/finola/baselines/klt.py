@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from finola.baselines import Code, Peer
+from finola.tiles import cut, join, pad_to_multiple
 
 CHUNK = 2048  # images turned to float at a time
 
@@ -77,3 +82,40 @@ def _covariance_times(images: Tensor, mean: Tensor, Q: Tensor) -> Tensor:
         centred = chunk - mean
         product += centred.T @ (centred @ Q)
     return product
+
+
+def klt_peer(fitted: KLT, components: int) -> Peer:
+    """The first `components` of a fitted KLT, on tiles of the size it was fitted to."""
+    known, size = len(fitted.components), (fitted.shape[-2], fitted.shape[-1])
+    if not 1 <= components <= known:
+        raise ValueError(f"a KLT fitted with {known} components cannot keep {components}.")
+    klt = KLT(fitted.mean, fitted.components[:components], fitted.shape)
+
+    def encode(image: Tensor) -> Code:
+        tiles, grid = cut(pad_to_multiple(image[None], size), size)
+        latents = klt.encode(tiles)
+        return Code((latents, grid), (image.shape[-2], image.shape[-1]), latents=latents.numel())
+
+    def decode(code: Code) -> Tensor:
+        latents, grid = code.data
+        return join(klt.decode(latents), grid)[0, :, : code.size[0], : code.size[1]]
+
+    return Peer(f"klt{size[0]}:{components}", encode, decode)
+
+
+def save_klt(klt: KLT, path: Path) -> None:
+    """Keep a fitted KLT as safetensors."""
+    from safetensors.torch import save_file
+
+    tensors = {"mean": klt.mean, "components": klt.components.contiguous(), "shape": torch.tensor(klt.shape)}
+    beside = path.with_name(f".{path.name}.part")
+    save_file(tensors, beside)
+    os.replace(beside, path)
+
+
+def load_klt(path: Path) -> KLT:
+    """What `save_klt` kept."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(path)
+    return KLT(tensors["mean"], tensors["components"], tuple(tensors["shape"].tolist()))

@@ -1,0 +1,100 @@
+"""From a word to a peer: `dct:3`, `dwt:scale3`, `dtcwt:ll`, `klt64:256`, `jpeg:8`, `jpeg@0.2`, `vae:DIR`, a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from finola.baselines import Peer
+from finola.names import nearest
+
+Number = TypeVar("Number", int, float)
+TRANSFORMS = ["dct:1", "dct:3", "dct:6", "dct:10", "dwt:ll", "dwt:scale3", "dwt:scale2"]
+TRANSFORMS += ["dtcwt:ll", "dtcwt:scale3", "dtcwt:scale2"]
+MODELS = ["waves/256x1@16:64", "waves/512x1@16:64", "waves/1024x1@16", "waves/3072x1@16"]
+
+
+def build_peer(word: str, fitted: Mapping[int, Path] | None = None) -> Peer:
+    """The peer that `word` names; `fitted` says where the KLT of each tile's side is kept.
+
+    >>> build_peer("dct:3").name
+    'dct:3'
+    """
+    from finola.baselines import codecs, dct, dwt, klt, models
+
+    method, colon, setting = word.partition(":")
+    method, at, rate = (method, "", "") if colon else word.partition("@")
+    if method.startswith("klt"):
+        side, components = _number(word, method[3:]), _number(word, setting)
+        if side not in (fitted or {}):
+            raise ValueError(
+                f"{word} needs a KLT fitted to tiles of {side} pixels: name photos to fit it to (--train)."
+            )
+        return klt.klt_peer(klt.load_klt((fitted or {})[side]), components)
+    if method in codecs.FORMATS:
+        if not codecs.FORMATS[method].available():
+            raise ValueError(f"{word}: this Pillow cannot write {method} files.")
+        if at:
+            return codecs.file_at_rate(method, _number(word, rate, float))
+        return codecs.file_at_quality(method, _number(word, setting, float))
+    makers: dict[str, Callable[[str], Peer]] = {
+        "dct": lambda kept: dct.dct(_number(word, kept)),
+        "dwt": dwt.dwt_peer,
+        "dtcwt": dwt.dtcwt_peer,
+        "vae": models.vae_peer,
+    }
+    if method in makers:
+        return makers[method](setting)
+    if "/" not in word and not Path(word).exists():
+        raise ValueError(f"No peer is called {word!r}: {nearest(method, [*makers, *codecs.FORMATS, 'klt64'])}")
+    return models.model_peer(word)
+
+
+def _number(word: str, text: str, kind: Callable[[str], Number] = int) -> Number:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{word!r} wants a number where it says {text!r}, as in dct:3, klt64:256, jpeg:8.") from None
+
+
+def file_ladder() -> list[str]:
+    """Every format that is there, at every quality of its curve."""
+    from finola.baselines.codecs import FORMATS
+
+    return [f"{name}:{q:g}" for name, known in FORMATS.items() if known.available() for q in known.ladder]
+
+
+def files_at(bits_per_pixel: float) -> list[str]:
+    """Every format that is there, at one rate."""
+    from finola.baselines.codecs import FORMATS
+
+    return [f"{name}@{bits_per_pixel:g}" for name, known in FORMATS.items() if known.available()]
+
+
+def identity(word: str) -> str:
+    """The word with what else its figures depend on: a library's version, a model's weights."""
+    import PIL
+    import torch
+
+    from finola.baselines.codecs import FORMATS
+
+    method = word.partition(":")[0].partition("@")[0]
+    if method in FORMATS:
+        return f"{word} Pillow {PIL.__version__}"
+    if method in ("dct", "dwt", "dtcwt") or method.startswith("klt"):
+        return word
+    from finola.files import digest_of_weights
+    from finola.zoo import load
+
+    weights = digest_of_weights(load(word)) if method != "vae" else _folder_digest(Path(word.partition(":")[2]))
+    return f"{word} {weights} torch {torch.__version__}"
+
+
+def _folder_digest(folder: Path) -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    for file in sorted(folder.expanduser().glob("*")):
+        digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+    return digest.hexdigest()[:12]

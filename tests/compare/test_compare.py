@@ -1,0 +1,136 @@
+"""`finola compare`: the same rows however it is run, resumed where it stopped, a clear word for what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from finola.cli import main
+from finola.compare import measure
+from finola.compare.measure import Photos
+from finola.compare.peers import build_peer
+from finola.compare.rate import bd_psnr, bd_rate
+from finola.compare.tables import quoted
+from finola.images import save_photo
+from finola.metrics import psnr
+
+PEERS = ["dct:1", "dct:3", "jpeg:20", "jpeg:50", "webp:20", "webp:60", "jpeg@0.9", "waves/16x1@8:32"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Train and test photos of several sizes, made up."""
+    torch.manual_seed(0)
+    for split, count in (("train", 6), ("test", 3)):
+        (tmp_path / "photos" / split).mkdir(parents=True)
+        for index in range(count):
+            base = torch.rand(1, 3, 8, 8)
+            size = (256, 256) if split == "train" else (40 + 7 * index, 64)
+            image = torch.nn.functional.interpolate(base, size=size, mode="bicubic", align_corners=False)[0]
+            save_photo(image.clamp(0, 1), tmp_path / "photos" / split / f"{split}{index}.png")
+    return tmp_path / "photos"
+
+
+def compare(folder: Path, *more: str) -> dict[str, object]:
+    out = folder.parent / "out.json"
+    cache = folder.parent / "cache"
+    assert main(["compare", str(folder), "--cache", str(cache), "-o", str(out), "--json", *more]) == 0
+    content: dict[str, object] = json.loads(out.read_text())
+    return content
+
+
+def means(result: dict[str, object]) -> dict[str, tuple[object, ...]]:
+    return {m["word"]: (m["psnr"], m["ssim"], m["latents"], m["bpp"]) for m in result["methods"]}  # type: ignore
+
+
+def test_figures_are_the_plain_ones_and_do_not_depend_on_processes(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore
+    one = compare(folder, "--peers", *PEERS, "--workers", "1")
+    (tmp_path / "cache").rename(tmp_path / "old")
+    two = compare(folder, "--peers", *PEERS, "--workers", "2")
+    assert means(one) == means(two)
+    photos = Photos((str(folder),))
+    dataset = photos.open()
+    peer = build_peer("dct:3")
+    images = [photos.image(dataset, index) for index in range(3)]
+    expected = [float(psnr(peer.decode(peer.encode(image))[None], image[None])) for image in images]  # type: ignore
+    assert means(one)["dct:3"][0] == pytest.approx(sum(expected) / 3, abs=1e-3)
+
+
+def test_a_second_run_measures_nothing_again(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore
+    first = compare(folder, "--peers", "dct:1", "dct:3", "--workers", "1")
+    monkeypatch.setattr(measure, "rows_of", lambda *_: pytest.fail("measured again"))
+    assert means(compare(folder, "--peers", "dct:1", "dct:3", "--workers", "1")) == means(first)
+
+
+def test_a_run_that_was_killed_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore
+    whole = means(compare(folder, "--peers", "dct:1", "--workers", "1"))
+    kept = next((folder.parent / "cache").glob("*.jsonl"))
+    lines = kept.read_text().splitlines(keepends=True)
+    kept.write_text(lines[0] + lines[1][: len(lines[1]) // 2])  # the rest was never written
+    measured = []
+    rows_of = measure.rows_of
+    monkeypatch.setattr(measure, "rows_of", lambda image, peers: measured.append(1) or rows_of(image, peers))
+    assert means(compare(folder, "--peers", "dct:1", "--workers", "1")) == whole
+    assert len(measured) == 2
+
+
+def test_everything_at_once_on_a_folder(folder: Path, capsys) -> None:  # type: ignore
+    out = folder.parent
+    result = compare(
+        folder, "--models", "waves/16x1@8:32", "--latents", "16", "32", "--bpp", "0.9",
+        "--plot", str(out / "plot.png"), "--sheet", str(out / "sheet.png"),
+    )  # fmt: skip
+    words = set(means(result))
+    assert {"dct:10", "dwt:ll", "dtcwt:scale2", "jpeg:8", "jpeg@0.9", "waves/16x1@8:32", "klt64:1", "klt64:2"} <= words
+    assert (out / "plot.png").stat().st_size > 5000 and (out / "sheet.png").stat().st_size > 1000
+    assert result["against_jpeg"]["jpeg-progressive"]["bd_psnr_db"] is not None  # type: ignore
+
+
+def test_photos_one_by_one_and_the_table_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photo = str(next((folder / "test").iterdir()))
+    assert main(["compare", photo, "--peers", "dct:1", "jpeg@2", "--cache", str(folder.parent / "c")]) == 0
+    shown = capsys.readouterr().out
+    assert "DCT, first 1" in shown and "20.6" in shown and "quoted" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--peers", "dctt:3"], "No peer is called"),
+        (["--peers", "dct:x"], "wants a number"),
+        (["--peers", "klt48:3"], "divide 256"),
+        (["--peers", "vae:nowhere"], "There is no folder nowhere"),
+        (["--plot", "no/such/folder.png"], "there is no folder for --plot"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence(folder: Path, arguments: list[str], sentence: str, capsys) -> None:  # type: ignore
+    assert main(["compare", str(folder), "--cache", str(folder.parent / "c"), *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_klt_is_not_fitted_to_what_it_is_measured_on(tmp_path: Path, capsys) -> None:  # type: ignore
+    save_photo(torch.rand(3, 40, 40), tmp_path / "only.png")
+    assert main(["compare", str(tmp_path / "only.png"), "--json", "--models", "--cache", str(tmp_path / "c")]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert any("KLT" in sentence for sentence in result["left_out"])
+
+
+def test_bjontegaard_is_zero_against_itself_and_antisymmetric() -> None:
+    curve = [(0.1, 24.0), (0.2, 26.0), (0.4, 28.5), (0.8, 31.0)]
+    other = [(0.12, 24.5), (0.25, 26.4), (0.5, 29.5), (0.9, 31.5)]
+    assert bd_rate(curve, curve) == pytest.approx(0) and bd_psnr(curve, curve) == pytest.approx(0)
+    assert bd_psnr(curve, other) == pytest.approx(-bd_psnr(other, curve))  # type: ignore[operator]
+    forth, back = bd_rate(curve, other), bd_rate(other, curve)
+    assert (1 + forth / 100) * (1 + back / 100) == pytest.approx(1)  # type: ignore[operator]
+    assert bd_rate(curve, [(10.0, 50.0), (20.0, 52.0)]) is None
+    with pytest.raises(ValueError, match="at least two points"):
+        bd_psnr(curve, [(0.1, 20.0)])
+
+
+def test_the_quoted_figures_name_peers_that_exist() -> None:
+    for entry in quoted()["latents"]:
+        if entry.get("word", "").startswith(("dct", "dwt", "dtcwt")):
+            assert build_peer(entry["word"]).encode(torch.rand(3, 256, 256)).latents == entry["latents"]
