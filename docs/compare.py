@@ -1,4 +1,4 @@
-"""Writes docs/compare.md and its plots from results/compare-*.json, so that no figure is typed: python docs/compare.py"""
+"""Writes docs/compare.md and its plots from results/compare-*.json, no figure typed: python docs/compare.py"""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 HEAD = """# Compared: every peer of the paper, and the ones it left out
 
-Written by `python docs/compare.py` from `results/compare-*.json`, which `finola compare` wrote. PSNR, SSIM and MS-SSIM are
-means over photos of the figure of each photo; times are means per photo of one process on one thread, with as many
-processes as cores beside each other. **Quoted** figures are the paper's, on ImageNet-1K val at 256×256; nothing quoted was
-measured here. A file "of at most X bits per pixel" has the best quality that fits, searched for photo by photo, and its
-encoding time is the search's.
+Written by `python docs/compare.py` from `results/compare-*.json`, which `finola compare` wrote. PSNR, SSIM and MS-SSIM
+are means over photos of the figure of each photo; times are means per photo of one process on one thread, with as many
+processes as cores beside each other. **Quoted** figures are the paper's, on ImageNet-1K val at 256×256; nothing quoted
+was measured here. A file "of at most X bits per pixel" has the best quality that fits, searched for photo by photo,
+and its encoding time is the search's.
 
-The DCT, DWT and DTCWT keep what the paper's tables keep. The paper does not name its wavelet: its counts ask for six taps,
-and ours are Daubechies' (db3). The KLT is fitted to the train split of photos256, 4,866 photos: on whole photos it is
-starved of data, on 64×64 tiles it is the strongest linear code. `waves/…` models are wave starts, not trained at all.
+The DCT, DWT and DTCWT keep what the paper's tables keep. The paper does not name its wavelet: its counts ask for six
+taps, and ours are Daubechies' (db3). The KLT is fitted to the train split of photos256, 4,866 photos: on whole photos
+it is starved of data, on 64×64 tiles it is the strongest linear code. `waves/…` models are wave starts, not trained.
 """
 
 
