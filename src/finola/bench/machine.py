@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable
@@ -45,9 +46,15 @@ def flops(work: Callable[[], object]) -> int:
     >>> flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
     60
     """
-    with FlopCounterMode(display=False) as counter:
+    packed = {torch.ops.mkl._mkl_linear: _packed_flops} if hasattr(torch.ops.mkl, "_mkl_linear") else {}
+    with FlopCounterMode(display=False, custom_mapping=packed) as counter:
         work()
     return counter.get_total_flops()
+
+
+def _packed_flops(rows: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Of MKL's packed product of rows (…, C) with a C×C matrix."""
+    return 2 * math.prod(rows) * int(out_shape[-1])
 
 
 class PeakMemory(TorchDispatchMode):
@@ -68,7 +75,7 @@ class PeakMemory(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
                 self._note_given(leaf.untyped_storage())
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -83,14 +90,20 @@ class PeakMemory(TorchDispatchMode):
             weakref.finalize(storage, self._given.discard, key)  # a later storage may get the same address
 
     def _count(self, tensor: Tensor) -> None:
+        if tensor.layout != torch.strided:  # packed for a library: no storage to ask
+            self._hold(tensor, id(tensor), tensor.numel() * tensor.element_size())
+            return
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key = storage._cdata
         if key in self._known or key in self._given:
             return
+        self._hold(storage, key, storage.nbytes())
+
+    def _hold(self, owner: object, key: int, size: int) -> None:
         self._known.add(key)
         self.held += size
         self.peak = max(self.peak, self.held)
-        weakref.finalize(storage, self._release, key, size)
+        weakref.finalize(owner, self._release, key, size)
 
     def _release(self, key: int, size: int) -> None:
         self._known.discard(key)

@@ -1,0 +1,1 @@
+"""The `.finola` file: integers and bytes that every machine codes and decodes alike."""
