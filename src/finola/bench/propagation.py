@@ -54,7 +54,7 @@ def bench_propagation(quick: bool = False) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = [measure(case, device) for case in CASES]
     result: dict[str, Any] = {"threads": torch.get_num_threads(), "device": device.type, "rows": rows}
-    result["training_memory"] = training_memory(Case(512, 8, 1, 16, train=True), device)
+    result["training_memory"] = [training_memory(case, device) for case in CASES if case.train]
     result["exponents"] = exponents(device)
     if not quick:
         result["over_sequential"] = [over_sequential(3072, side, device) for side in (16, 64)]

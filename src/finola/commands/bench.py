@@ -60,8 +60,8 @@ def _show_propagation(result: dict[str, Any]) -> None:
         for r in result["rows"]
     ]
     print_table(f"{result['threads']} threads", ["propagation", "time", "GEMM, GFLOP/s", "share", "bar"], rows)
-    memory = result["training_memory"]
-    print(f"memory of a training step over plain autograd's: {memory['ratio']:.2f} (bar {memory['bar']})")
+    for memory in result["training_memory"]:
+        print(f"memory over plain autograd's, {memory['case']}: {memory['ratio']:.2f} (bar {memory['bar']})")
     for row in result.get("over_sequential", []):
         print(
             f"C = 3072 at {row['side']}x{row['side']}: {row['ratio']:.1f} times as fast as position by position "
