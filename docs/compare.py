@@ -29,7 +29,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     """The whole page, from what the comparisons found."""
     parts = [HEAD]
     for name, result in results.items():
-        parts.append(f"\n## {result['data']}, {result['images']} photos\n\n    finola compare {command(result)}\n")
+        parts.append(f"\n## {result['data']}, {result['images']} photos\n\n    {result['command']}\n")
         parts.append(f"![PSNR over bits and over latents](images/compare-{name}.png)\n")
         parts.append(latents_table(result))
         parts += [rate_table(rate, methods) for rate, methods in by_rate(result["methods"]).items()]
@@ -41,10 +41,6 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "![original, JPEG, JPEG 2000, WebP, AVIF](images/compare-sheet.png)\n"
     )
     return "\n".join(parts)
-
-
-def command(result: dict[str, Any]) -> str:
-    return f"{result['data']} --bpp {' '.join(by_rate(result['methods']))} -o results/compare-{result['data']}.json"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder as Autoencoder
+    from finola.codec.photo import compress as compress
+    from finola.codec.photo import decompress as decompress
     from finola.names import ModelConfig as ModelConfig
     from finola.propagation import Coefficients as Coefficients
     from finola.propagation import propagate as propagate
@@ -26,13 +28,26 @@ _HOMES = {
     "Autoencoder": "finola.autoencoder",
     "Coefficients": "finola.propagation",
     "ModelConfig": "finola.names",
+    "compress": "finola.codec.photo",
     "create": "finola.zoo",
+    "decompress": "finola.codec.photo",
     "initialise_waves": "finola.wave.start",
     "load": "finola.zoo",
     "propagate": "finola.propagation",
     "waves": "finola.wave.analysis",
 }
-__all__ = ["Autoencoder", "Coefficients", "ModelConfig", "create", "initialise_waves", "load", "propagate", "waves"]
+__all__ = [
+    "Autoencoder",
+    "Coefficients",
+    "ModelConfig",
+    "compress",
+    "create",
+    "decompress",
+    "initialise_waves",
+    "load",
+    "propagate",
+    "waves",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -12,9 +12,17 @@ from torch import nn
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` beside `path` and rename it into place."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text)
-    os.replace(beside, path)
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` beside `path` and rename it into place; whatever goes wrong, no half file stays."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def digest_of_weights(model: nn.Module) -> str:

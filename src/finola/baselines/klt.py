@@ -113,9 +113,10 @@ def save_klt(klt: KLT, path: Path) -> None:
     os.replace(beside, path)
 
 
-def load_klt(path: Path) -> KLT:
-    """What `save_klt` kept."""
-    from safetensors.torch import load_file
+def load_klt(path: Path, components: int | None = None) -> KLT:
+    """What `save_klt` kept, or its first components: those of whole photos are gigabytes."""
+    from safetensors import safe_open
 
-    tensors = load_file(path)
-    return KLT(tensors["mean"], tensors["components"], tuple(tensors["shape"].tolist()))
+    with safe_open(path, "pt") as file:
+        mean, shape = file.get_tensor("mean"), file.get_tensor("shape")
+        return KLT(mean, file.get_slice("components")[:components], tuple(shape.tolist()))

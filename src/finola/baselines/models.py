@@ -34,6 +34,20 @@ def model_peer(name: str) -> Peer:
     return Peer(name, encode, decode)
 
 
+def codec_peer(word: str, number: float, at_rate: bool, paper: bool) -> Peer:
+    """Our own files: `finola:40` of one quality, `finola@0.2` of one rate, `finola-paper:4` of four plain bits."""
+    from finola.codec.photo import compress, decompress
+
+    def encode(image: Tensor) -> Code:
+        if paper:
+            made = compress(image, mode="paper")
+        else:
+            made = compress(image, bpp=number) if at_rate else compress(image, quality=int(number))
+        return Code(made.data, (image.shape[-2], image.shape[-1]), bits=8 * len(made.data))
+
+    return Peer(word, encode, lambda code: decompress(code.data).float() / 255)
+
+
 def vae_peer(folder: str) -> Peer:
     """A diffusers VAE (AutoencoderKL and its kin) from a folder of its own weights in safetensors."""
     if not Path(folder).expanduser().is_dir():

@@ -9,6 +9,7 @@ HELP = "measure speed and memory on this machine"
 SUBJECTS = {
     "propagation": "the recurrence as a share of the machine's matrix products, forward and backward",
     "reconstruct": "a whole reconstruction, station by station",
+    "codec": "a photo's way into a .finola file and back",
     "train": "images/s, FLOPs, the cost of loading photos, and memory against the map's area",
 }
 
@@ -39,6 +40,10 @@ def run(args: argparse.Namespace) -> None:
         from finola.bench.reconstruction import bench_reconstruction
 
         result = bench_reconstruction(args.what or "mf-w2880/3072x1@64", quick=args.quick, compiled=args.compile)
+    elif args.subject == "codec":
+        from finola.bench.codec import bench_codec
+
+        result = bench_codec(args.what or "waves512")
     else:
         from finola.bench.training import bench_training
         from finola.training.reading import load_recipe
@@ -47,9 +52,8 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(result)
     else:
-        {"propagation": _show_propagation, "reconstruct": _show_reconstruction, "train": _show_training}[args.subject](
-            result
-        )
+        show = {"propagation": _show_propagation, "reconstruct": _show_reconstruction, "codec": _show_codec}
+        show.get(args.subject, _show_training)(result)
 
 
 def _show_propagation(result: dict[str, Any]) -> None:
@@ -94,6 +98,17 @@ def _show_reconstruction(result: dict[str, Any]) -> None:
         print(f"its time is {result['time_over_peer']:.2f} of the peer's")
     if "compile_warm_up_seconds" in result:
         print(f"the first call of the compiled model took {result['compile_warm_up_seconds']:.1f} s")
+
+
+def _show_codec(result: dict[str, Any]) -> None:
+    from finola.commands._output import print_table
+
+    rows = [
+        (name, f"{1e3 * r['seconds']:.0f} ms", f"{r['peak_bytes'] / 2**20:.0f} MiB", f"{r['gemm_products']:.0f}")
+        for name, r in result["stations"].items()
+    ]
+    title = f"{result['model']}, {result['width']}x{result['height']} pixels, {result['bpp']:.2f} bits per pixel"
+    print_table(title, ["", "time", "memory", "in GEMMs of 512x512x512"], rows)
 
 
 def _show_training(result: dict[str, Any]) -> None:

@@ -34,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     import json
+    import shlex
+    import sys
 
     from finola.commands._output import print_json
     from finola.compare.fitting import fit
@@ -54,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
         build_peer(word, fitted)  # a peer that cannot be built is said before the long work
     rows = _measure(photos, words, fitted, cache, args)
     result = gather(rows, words, args)
+    result["command"] = f"finola {shlex.join(sys.argv[1:])}"
     result["left_out"] = left_out
     if args.out:
         write_text(Path(args.out).expanduser(), json.dumps(result, indent=1, ensure_ascii=False) + "\n")

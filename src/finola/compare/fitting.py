@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from finola.baselines.klt import fit_klt, load_klt, save_klt
+from finola.baselines.klt import fit_klt, save_klt
 from finola.compare.measure import Photos, fingerprint
 from finola.data import CentreCrop, open_data
 from finola.tiles import cut
@@ -37,11 +37,19 @@ def fit(train: str, words: Sequence[str], cache: Path) -> dict[int, Path]:
     fitted = {}
     for side, components in asked.items():
         path = cache / f"klt-{key}-{side}.safetensors"
-        if not path.exists() or len(load_klt(path).components) < components:
+        if not path.exists() or _fitted(path) < components:
             images = _load(train) if images is None else images
             save_klt(fit_klt(cut(images, (side, side))[0], components), path)
         fitted[side] = path
     return fitted
+
+
+def _fitted(path: Path) -> int:
+    """How many components are kept in a file."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return int(file.get_slice("components").get_shape()[0])
 
 
 def _load(train: str) -> Tensor:

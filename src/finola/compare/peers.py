@@ -12,6 +12,7 @@ from finola.names import nearest
 Number = TypeVar("Number", int, float)
 TRANSFORMS = ["dct:1", "dct:3", "dct:6", "dct:10", "dwt:ll", "dwt:scale3", "dwt:scale2"]
 TRANSFORMS += ["dtcwt:ll", "dtcwt:scale3", "dtcwt:scale2"]
+CODEC = [f"finola:{quality}" for quality in (10, 20, 30, 40, 55, 70)] + ["finola-paper:4"]
 MODELS = ["waves/256x1@16:64", "waves/512x1@16:64", "waves/1024x1@16", "waves/3072x1@16"]
 
 
@@ -31,7 +32,9 @@ def build_peer(word: str, fitted: Mapping[int, Path] | None = None) -> Peer:
             raise ValueError(
                 f"{word} needs a KLT fitted to tiles of {side} pixels: name photos to fit it to (--train)."
             )
-        return klt.klt_peer(klt.load_klt((fitted or {})[side]), components)
+        return klt.klt_peer(klt.load_klt((fitted or {})[side], components), components)
+    if method in ("finola", "finola-paper"):
+        return models.codec_peer(word, _number(word, setting or rate, float), bool(at), method == "finola-paper")
     if method in codecs.FORMATS:
         if not codecs.FORMATS[method].available():
             raise ValueError(f"{word}: this Pillow cannot write {method} files.")
@@ -62,14 +65,15 @@ def file_ladder() -> list[str]:
     """Every format that is there, at every quality of its curve."""
     from finola.baselines.codecs import FORMATS
 
-    return [f"{name}:{q:g}" for name, known in FORMATS.items() if known.available() for q in known.ladder]
+    return [f"{name}:{q:g}" for name, known in FORMATS.items() if known.available() for q in known.ladder] + CODEC
 
 
 def files_at(bits_per_pixel: float) -> list[str]:
     """Every format that is there, at one rate."""
     from finola.baselines.codecs import FORMATS
 
-    return [f"{name}@{bits_per_pixel:g}" for name, known in FORMATS.items() if known.available()]
+    names = [*(name for name, known in FORMATS.items() if known.available()), "finola"]
+    return [f"{name}@{bits_per_pixel:g}" for name in names]
 
 
 def identity(word: str) -> str:
@@ -82,6 +86,11 @@ def identity(word: str) -> str:
     method = word.partition(":")[0].partition("@")[0]
     if method in FORMATS:
         return f"{word} Pillow {PIL.__version__}"
+    if method.startswith("finola"):
+        from finola.codec.calibration import load_codec
+        from finola.codec.photo import DEFAULT
+
+        return f"{word} {DEFAULT} {load_codec(DEFAULT).hash.hex()}"
     if method in ("dct", "dwt", "dtcwt") or method.startswith("klt"):
         return word
     from finola.files import digest_of_weights

@@ -49,6 +49,7 @@ def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
 
 
 NAMES = {"jpeg": "JPEG, optimised", "jpeg-progressive": "JPEG, progressive", "jpeg2000": "JPEG 2000", "webp": "WebP"}
+NAMES |= {"finola": "finola (waves512)", "finola-paper": "finola, plain bits"}
 NAMES |= {"avif": "AVIF", "jxl": "JPEG XL", "dct": "DCT, first", "dwt": "DWT,", "dtcwt": "DTCWT,"}
 BANDS = {"ll": "scale 3 LL", "scale3": "scale 3", "scale2": "scale 2", "all": "all"}
 

@@ -1,0 +1,210 @@
+"""What a model needs to become a codec: its latents turned so that pixels weigh all alike, and integer tables."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finola.autoencoder import Autoencoder
+from finola.codec.rans import Table, frequencies
+from finola.codec.tiles import CLASSES, CONTEXTS, TABLES, Coder, laplace
+from finola.wave.start import wave_basis
+
+FILE = "codec.safetensors"
+BUNDLED = {"waves512": "waves/512x1@16:64"}
+SAMPLES = 6  # tiles at which the decoder's slopes are measured
+STEPS = (64, 88, 112, 136, 160)  # at which the tables are counted
+QUANTILE = 1e-3  # of a latent's range that the plain mode leaves out on each side
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """latents = mean + synthesis · b, with b uncorrelated and a step in any b worth the same error in pixels."""
+
+    mean: Tensor  # (D,)
+    synthesis: Tensor  # (D, K)
+    low: Tensor  # (D,), for the plain mode
+    high: Tensor
+    coder: Coder
+
+    def analyse(self, latents: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+        """Latents (T, D) → b (T, K)."""
+        inverse = _inverse(self.synthesis)
+        return ((latents.double().cpu() - self.mean) @ inverse.T).float().numpy()
+
+    def synthesise(self, b: Tensor) -> Tensor:
+        """b (T, K) → latents (T, D)."""
+        return (self.mean + b.double() @ self.synthesis.double().T).float()
+
+    def save(self, path: Path) -> None:
+        from safetensors.torch import save_file
+
+        coder = self.coder
+        longest = max(len(table.frequencies) for table in coder.values)
+        values = torch.zeros(TABLES, longest, dtype=torch.int32)
+        for row, table in zip(values, coder.values, strict=True):
+            row[: len(table.frequencies)] = torch.tensor(table.frequencies)
+        classes = torch.tensor([[table.frequencies for table in tables] for tables in coder.classes], dtype=torch.int32)
+        tensors = {"mean": self.mean.float(), "synthesis": self.synthesis.half(), "low": self.low, "high": self.high}
+        tensors |= {"scales": torch.tensor(coder.scales, dtype=torch.int16), "values": values, "classes": classes}
+        beside = path.with_name(f".{path.name}.part")
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside)
+        os.replace(beside, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Calibration:
+        from safetensors.torch import load_file
+
+        t = load_file(path)
+        values = tuple(Table([f for f in row if f]) for row in t["values"].tolist())
+        classes = tuple(tuple(Table(row) for row in rows) for rows in t["classes"].tolist())
+        coder = Coder(tuple(t["scales"].tolist()), values, classes)
+        return cls(t["mean"], t["synthesis"].float(), t["low"], t["high"], coder)
+
+
+@lru_cache(maxsize=4)
+def _inverse(synthesis: Tensor) -> Tensor:
+    return torch.linalg.pinv(synthesis.double())
+
+
+@dataclass(frozen=True)
+class CodecModel:
+    """A model with its calibration, and what a file calls it."""
+
+    id: str
+    hash: bytes
+    model: Autoencoder
+    calibration: Calibration
+
+    def latents(self, tiles: Tensor) -> Tensor:
+        """Tiles (T, 3, h, w) → what is stored of their q: (T, D). The slack of a wave model is not."""
+        return to_latents(self.model, self.model.encode(tiles))
+
+    def maps(self, latents: Tensor) -> Tensor:
+        """(T, D) → z (T, C, H, W)."""
+        return self.model.propagate(to_q(self.model, latents))
+
+
+def to_latents(model: Autoencoder, q: Tensor) -> Tensor:
+    basis = wave_basis(model) if model.config.is_waves else None
+    return (q if basis is None else basis.coordinates(q)).flatten(1)
+
+
+def to_q(model: Autoencoder, latents: Tensor) -> Tensor:
+    by_path = latents.unflatten(1, (model.config.paths, -1))
+    basis = wave_basis(model) if model.config.is_waves else None
+    return by_path if basis is None else basis.complete(by_path)
+
+
+@lru_cache(maxsize=4)
+def load_codec(word: str) -> CodecModel:
+    """A bundled codec by its id, or a folder that holds a model and its tables."""
+    from finola.zoo import load
+
+    if word in BUNDLED:
+        tables = Path(str(files("finola.codec") / "tables" / f"{word}.safetensors"))
+        return CodecModel(word, _hash(tables), load(BUNDLED[word]).for_inference(), Calibration.load(tables))
+    folder = Path(word).expanduser()
+    if not (folder / FILE).is_file():
+        raise FileNotFoundError(
+            f"{word} is no codec: name one of {', '.join(BUNDLED)}, or a model's folder after finola calibrate."
+        )
+    weights = sorted(folder.glob("*.safetensors"))
+    name = "".join(c for c in folder.resolve().name.lower() if c in "abcdefghijklmnopqrstuvwxyz0123456789._-")[:32]
+    model = load(str(folder)).for_inference()
+    return CodecModel(name or "model", _hash(*weights), model, Calibration.load(folder / FILE))
+
+
+def _hash(*paths: Path) -> bytes:
+    """Four bytes that change with any table or weight."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.digest()[:4]
+
+
+@torch.no_grad()
+def calibrate(model: Autoencoder, batches: Iterable[Tensor]) -> Calibration:
+    """Measure on tiles (n, 3, h, w) how latents vary, how pixels follow them, and how often each integer comes."""
+    model = model.eval()
+    latents, sample = [], None
+    for tiles in batches:
+        q = model.encode(tiles)
+        latents.append(to_latents(model, q).double())
+        sample = q[:SAMPLES] if sample is None else sample
+    if sample is None or sum(map(len, latents)) < 16:
+        raise ValueError("calibration needs at least 16 tiles; give it more photos.")
+    every = torch.cat(latents)
+    mean = every.mean(0)
+    metric = _pixel_metric(model, to_latents(model, sample))
+    values, vectors = torch.linalg.eigh(metric)
+    values = values.clamp_min(1e-4 * float(values.max()))  # directions that no pixel sees
+    root, inverse_root = (vectors * values.pow(power) @ vectors.T for power in (0.5, -0.5))
+    weighed = (every - mean) @ root
+    variances, turn = torch.linalg.eigh(weighed.T @ weighed / len(every))
+    variances, turn = variances.flip(0), turn.flip(1)
+    synthesis = (inverse_root @ turn).half().float()
+    scales = [round(16 * float(v.clamp_min(1e-8).sqrt().log2())) for v in variances]
+    low, high = (torch.quantile(every[:16384], p, dim=0).float() for p in (QUANTILE, 1 - QUANTILE))
+    calibration = Calibration(mean.float(), synthesis, low, high, first_guess(scales))
+    b = calibration.analyse(every.float()[:8192])
+    for _ in range(2):
+        calibration = Calibration(mean.float(), synthesis, low, high, count_tables(calibration.coder, b))
+    return calibration
+
+
+def _pixel_metric(model: Autoencoder, latents: Tensor) -> Tensor:
+    """E[JᵀJ] of the pixels with respect to the latents, by central differences: (D, D), float64."""
+    size = latents.shape[1]
+    scale = 1e-2 * float(latents.std())
+    metric = torch.zeros(size, size, dtype=torch.float64)
+    for one in latents:
+        slopes = []
+        for part in torch.eye(size).split(64):
+            up, down = (model.decode(model.propagate(to_q(model, one + sign * scale * part))) for sign in (1, -1))
+            slopes.append(((up - down) / (2 * scale)).flatten(1))
+        J = torch.cat(slopes)  # (D, pixels)
+        metric += (J @ J.T).double()
+    return metric / len(latents)
+
+
+def first_guess(scales: list[int]) -> Coder:
+    """Laplacian values, and classes that are all alike."""
+    values = tuple(Table(frequencies(laplace(number))) for number in range(TABLES))
+    flat = Table(frequencies([1 / CLASSES] * CLASSES + [0.0]))
+    guess = Coder(tuple(scales), values, ())
+    return Coder(tuple(scales), values, ((flat,) * CONTEXTS,) * len(guess.bands))
+
+
+def count_tables(coder: Coder, b: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Coder:
+    """Tables from how often integers and classes come, at several steps; what is rare leans on the Laplacian."""
+    guesses = [laplace(number) for number in range(TABLES)]
+    counts = [30 * np.array(guess) for guess in guesses]
+    classes = np.full((len(coder.bands), CONTEXTS, CLASSES), 0.5)
+    for step in STEPS:
+        found = coder.quantise(b.copy(), step)
+        before = np.concatenate([[CLASSES], found.classes[:-1, 0]])
+        for band, (first, last) in enumerate(coder.bands):
+            kinds = found.classes[:, band]
+            np.add.at(classes[band], (before, kinds), 1)
+            before = kinds
+            for kind in range(1, CLASSES):
+                own = found.values[kinds == kind, first:last]
+                for channel in range(last - first if len(own) else 0):
+                    table = counts[coder.table_number(first + channel, kind, step)]
+                    symbols = np.where(own[:, channel] >= 0, 2 * own[:, channel], -2 * own[:, channel] - 1)
+                    table += np.bincount(np.minimum(symbols, len(table) - 1), minlength=len(table))
+    values = tuple(Table(frequencies((table / table.sum()).tolist())) for table in counts)
+    by_band = tuple(
+        tuple(Table(frequencies([*(row / row.sum()).tolist(), 0.0])) for row in contexts) for contexts in classes
+    )
+    return Coder(coder.scales, values, by_band)

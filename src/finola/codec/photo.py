@@ -1,0 +1,265 @@
+"""Photos as `.finola` bytes and back, tile row by tile row, decoded across tile borders."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finola.codec.calibration import CodecModel, load_codec
+from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, DamagedFile, unpack
+from finola.codec.rans import Decoder, Encoder
+from finola.codec.tiles import Quantised, step_size
+from finola.files import write_bytes
+from finola.images import open_photo, photo_name, pixels, to_rgb, to_uint8
+from finola.tiles import cut, join
+
+DEFAULT = "waves512"
+PLAIN_BITS = 4  # per latent in the paper's mode
+STRIP = 256  # tiles decoded at a time, or one row of them, with one more row on each side
+COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A photo's file, and what is worth knowing about it."""
+
+    data: bytes
+    width: int
+    height: int
+    estimated_bits: float  # by the model's tables, for the payload
+
+    @property
+    def bits_per_pixel(self) -> float:
+        return 8 * len(self.data) / (self.width * self.height)
+
+
+def compress(
+    photo: str | Path | bytes | Tensor,
+    *,
+    quality: int | None = None,
+    bpp: float | None = None,
+    latents: int | None = None,
+    model: str = DEFAULT,
+    mode: str = "coded",
+    keep_exif: bool = False,
+) -> Compressed:
+    """A photo, by path, bytes or as a tensor (3, H, W), as a `.finola` file.
+
+    `quality` is 1 to 100 (50 if nothing is said), `bpp` the most bits per pixel instead, `latents` how many numbers of
+    every tile are kept at most. `mode="paper"` stores four plain bits per latent and nothing else.
+
+    >>> file = compress("skimage:astronaut", quality=30)
+    >>> decompress(file.data).shape
+    torch.Size([3, 512, 512])
+    """
+    codec = load_codec(model)
+    image, grey, exif = _read(photo, keep_exif)
+    height, width = image.shape[-2:]
+    if mode not in ("coded", "paper"):
+        raise ValueError(f"mode {mode!r} is not known: use coded or paper.")
+    if quality is not None and bpp is not None:
+        raise ValueError("give --quality or --bpp, not both.")
+    every = torch.cat([codec.latents(tiles) for tiles in _tile_rows(image, codec)])
+
+    def pack(step: int, payload: bytes, plain: bool = False) -> bytes:
+        kind = FIXED_LENGTH if plain else ENTROPY_CODED
+        return Container(codec.id, codec.hash, width, height, step, kind, grey, None, exif, payload).pack()
+
+    if mode == "paper":
+        payload = _plain(codec, every)
+        return Compressed(pack(PLAIN_BITS, payload, plain=True), width, height, 8.0 * len(payload))
+    b = codec.calibration.analyse(every)
+
+    def at(step: int) -> Quantised:
+        return codec.calibration.coder.quantise(b.copy(), step, latents)
+
+    if bpp is None:
+        step = quality_step(50 if quality is None else quality)
+        return _finish(codec, at(step), step, pack, width, height)
+    return _within(bpp * width * height / 8, lambda step: _finish(codec, at(step), step, pack, width, height))
+
+
+def quality_step(quality: int) -> int:
+    """The step of a quality from 1 to 100."""
+    if not 1 <= quality <= 100:
+        raise ValueError(f"quality is 1 to 100, not {quality}.")
+    return round(COARSEST + (FINEST - COARSEST) * (quality - 1) / 99)
+
+
+def _finish(
+    codec: CodecModel, found: Quantised, step: int, pack: Callable[[int, bytes], bytes], width: int, height: int
+) -> Compressed:
+    encoder = Encoder()
+    codec.calibration.coder.put(encoder, found, step)
+    return Compressed(pack(step, encoder.finish()), width, height, codec.calibration.coder.cost(found, step))
+
+
+def _within(budget: float, at: Callable[[int], Compressed]) -> Compressed:
+    """The finest step whose file fits into `budget` bytes, by bisection; else the coarsest."""
+    best = at(255)
+    low, high = 0, 255
+    while low < high:
+        middle = (low + high) // 2
+        tried = at(middle)
+        if len(tried.data) <= budget:
+            best, high = tried, middle
+        else:
+            low = middle + 1
+    return best
+
+
+def _read(photo: str | Path | bytes | Tensor, keep_exif: bool) -> tuple[Tensor, bool, bytes | None]:
+    """uint8 (3, H, W), whether all colours are grey, and the EXIF block where it is to be kept."""
+    if isinstance(photo, Tensor):
+        if photo.ndim != 3 or photo.shape[0] != 3 or 0 in photo.shape:
+            raise ValueError(f"a photo to compress has shape (3, height, width), not {tuple(photo.shape)}.")
+        image, exif = to_uint8(photo).cpu(), None
+    else:
+        opened = open_photo(photo)
+        found = opened.getexif() if keep_exif else None
+        image = pixels(to_rgb(opened, photo_name(photo)))
+        if found:
+            found.pop(0x0112, None)  # the rotation is applied
+        exif = found.tobytes() if found else None
+    grey = bool((image[0] == image[1]).all() and (image[1] == image[2]).all())
+    return image, grey, exif
+
+
+def _tile_rows(image: Tensor, codec: CodecModel) -> Iterator[Tensor]:
+    """The tiles (columns, 3, h, w) of every tile row, edges replicated, in [0, 1]."""
+    tile_height, tile_width = codec.model.config.image_size
+    height, width = image.shape[-2:]
+    for top in range(0, height, tile_height):
+        strip = image[None, :, top : top + tile_height].float() / 255
+        below = tile_height - strip.shape[-2]
+        strip = F.pad(strip, (0, -width % tile_width, 0, below), mode="replicate")
+        with torch.inference_mode():
+            yield cut(strip, (tile_height, tile_width))[0]
+
+
+def _plain(codec: CodecModel, latents: Tensor) -> bytes:
+    """Four bits per latent between its usual lowest and highest value, two to a byte."""
+    low, high = codec.calibration.low, codec.calibration.high
+    levels = (1 << PLAIN_BITS) - 1
+    numbers = ((latents - low) / (high - low).clamp_min(1e-12) * levels).round().clamp(0, levels)
+    flat = numbers.to(torch.uint8).flatten().numpy()
+    flat = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
+    return (flat[0::2] << 4 | flat[1::2]).tobytes()
+
+
+def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None) -> Tensor:
+    """The photo of a `.finola` file, by path, bytes or stream, as uint8 (3, H, W).
+
+    `model` is the folder of the model it was made with, where that is not bundled.
+    """
+    container = read_container(file)
+    codec = find_codec(container, model)
+    rows, columns = _grid(container, codec)
+    latents = _latents(container, codec, rows * columns)
+    return _decode(latents, codec, (rows, columns), (container.height, container.width))
+
+
+def read_container(file: str | Path | bytes | BinaryIO) -> Container:
+    """Header and payload, checked."""
+    if isinstance(file, bytes):
+        return unpack(file)
+    if isinstance(file, str | Path):
+        path = Path(file).expanduser()
+        if not path.is_file():
+            raise FileNotFoundError(f"There is no file {file}; check the path.")
+        return unpack(path.read_bytes(), str(file))
+    return unpack(file.read())
+
+
+def find_codec(container: Container, model: str | None) -> CodecModel:
+    """The codec that a file was made with, and no other."""
+    wanted = f"the model {container.model} ({container.model_hash.hex()})"
+    try:
+        codec = load_codec(model or container.model)
+    except (FileNotFoundError, ValueError):
+        if model:
+            raise
+        raise ValueError(f"this file needs {wanted}, which is not bundled: name its folder with --model.") from None
+    if codec.hash != container.model_hash:
+        raise ValueError(f"this file needs {wanted}, and {model or codec.id} is another one ({codec.hash.hex()}).")
+    return codec
+
+
+def _grid(container: Container, codec: CodecModel) -> tuple[int, int]:
+    tile_height, tile_width = codec.model.config.image_size
+    return math.ceil(container.height / tile_height), math.ceil(container.width / tile_width)
+
+
+def integers(container: Container, codec: CodecModel) -> NDArray[np.int32]:
+    """The integers (tiles, K) of an entropy-coded file, exactly as they were put."""
+    rows, columns = _grid(container, codec)
+    # A tile takes at least a thousandth of a bit: a small file cannot promise a huge photo.
+    if rows * columns > 8000 * (len(container.payload) + 1):
+        raise DamagedFile(f"the file promises {rows * columns} tiles in {len(container.payload)} bytes: it is damaged.")
+    try:
+        decoder = Decoder(container.payload)
+        values = codec.calibration.coder.get(decoder, rows * columns, container.step)
+        decoder.finish()
+    except ValueError as error:
+        raise DamagedFile(f"the payload cannot be decoded: {error}") from None
+    return values
+
+
+def _latents(container: Container, codec: CodecModel, count: int) -> Tensor:
+    calibration = codec.calibration
+    if container.mode == ENTROPY_CODED:
+        values = torch.from_numpy(integers(container, codec))
+        return calibration.synthesise(values.float() * step_size(container.step))
+    size = len(calibration.mean)
+    needed = -(-count * size // 2)
+    if len(container.payload) != needed:
+        raise DamagedFile(f"the payload has {len(container.payload)} bytes, and {needed} are needed: it is damaged.")
+    packed = np.frombuffer(container.payload, np.uint8)
+    numbers = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[: count * size].reshape(count, size)
+    levels = (1 << PLAIN_BITS) - 1
+    return calibration.low + torch.from_numpy(numbers.astype(np.float32)) / levels * (
+        calibration.high - calibration.low
+    )
+
+
+@torch.inference_mode()
+def _decode(latents: Tensor, codec: CodecModel, grid: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Strips of tile rows, each with its neighbours, so that no border shows and memory grows with the strip."""
+    rows, columns = grid
+    tile = codec.model.config.image_size[0]
+    image = torch.empty(3, *size, dtype=torch.uint8)
+    strip = max(1, STRIP // columns)
+    for first in range(0, rows, strip):
+        above, below = max(0, first - 1), min(rows, first + strip + 1)
+        z = codec.maps(latents[above * columns : below * columns])
+        pixels = codec.model.decode(join(z, (below - above, columns)))[0]
+        top, bottom = first * tile, min(size[0], (first + strip) * tile)
+        offset = above * tile
+        image[:, top:bottom] = to_uint8(pixels[:, top - offset : bottom - offset, : size[1]])
+    return image
+
+
+def write_photo(image: Tensor, container: Container, path: Path) -> None:
+    """A decoded photo as a PNG, JPEG or WebP file, grey where it was, with the EXIF that was kept."""
+    from PIL import Image
+
+    from finola.images import WRITE
+
+    if path.suffix.lower() not in WRITE:
+        raise ValueError(f"Cannot write a photo as {str(path)!r}; end its name with one of {', '.join(WRITE)}.")
+    photo = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    photo = photo.convert("L") if container.grey else photo
+    stream = io.BytesIO()
+    settings = {"exif": container.exif} if container.exif else {}
+    photo.save(stream, WRITE[path.suffix.lower()], quality=95, **settings)
+    write_bytes(path, stream.getvalue())

@@ -1,0 +1,120 @@
+"""finola compress: photos as .finola files, each tile one vector from which its picture is regrown."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+HELP = "compress photos to .finola files"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("photos", nargs="+", help="photo files, folders of photos, or skimage:NAME")
+    parser.add_argument("-o", "--out", help="a file for one photo, else a folder (default: beside each photo)")
+    rate = parser.add_mutually_exclusive_group()
+    rate.add_argument("--quality", type=int, metavar="1-100", help="default: 50")
+    rate.add_argument("--bpp", type=float, metavar="X", help="at most so many bits per pixel")
+    parser.add_argument("--latents", type=int, metavar="K", help="keep at most so many numbers of every tile")
+    parser.add_argument("--model", default="waves512", help="a bundled codec or a calibrated model's folder")
+    parser.add_argument("--mode", choices=["coded", "paper"], default="coded", help="paper: four plain bits per latent")
+    parser.add_argument("--exif", action="store_true", help="keep the camera's EXIF block")
+    parser.add_argument("--workers", type=int, default=1, help="processes, for many photos")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from finola.codec.calibration import load_codec
+    from finola.commands._output import print_json, print_table, progress
+
+    load_codec(args.model)  # said before any photo is read
+    options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "model", "mode")}
+    options["keep_exif"] = args.exif
+    if args.bpp is not None and args.bpp <= 0:
+        raise ValueError(f"--bpp is above 0, not {args.bpp:g}.")
+    tasks = [(source, str(target), options) for source, target in targets(args.photos, args.out, ".finola")]
+    rows = list(progress(each(compress_one, tasks, args.workers), len(tasks), "compressing", quiet=args.json))
+    if args.json:
+        print_json(rows)
+        return
+    body = [
+        (
+            Path(row["file"]).name,
+            f"{row['bytes']:,}",
+            f"{row['bpp']:.3f}",
+            f"{row['psnr']:.2f}",
+            f"{row['seconds']:.2f}",
+        )
+        for row in rows
+    ]
+    if len(rows) > 1:
+        mean = [sum(row[key] for row in rows) / len(rows) for key in ("bytes", "bpp", "psnr", "seconds")]
+        body.append(("mean", f"{mean[0]:,.0f}", f"{mean[1]:.3f}", f"{mean[2]:.2f}", f"{mean[3]:.2f}"))
+    print_table(f"compressed with {args.model}", ["file", "bytes", "bpp", "PSNR, dB", "seconds"], body)
+
+
+def targets(words: list[str], out: str | None, suffix: str) -> list[tuple[str, Path]]:
+    """Where each source's result goes; no two to the same place."""
+    from finola.images import find_photos
+
+    sources: list[str] = []
+    for word in words:
+        folder = Path(word).expanduser()
+        if folder.is_dir():
+            found = sorted(folder.rglob("*.finola")) if suffix != ".finola" else find_photos(folder)
+            sources += [str(path) for path in found]
+        else:
+            sources.append(word)
+    if not sources:
+        raise ValueError(f"there is nothing to do in {', '.join(words)}.")
+    one = out is not None and len(sources) == 1 and not Path(out).expanduser().is_dir() and Path(out).suffix != ""
+    result = []
+    for source in sources:
+        name = Path(source.removeprefix("skimage:")).stem + suffix
+        if one and out is not None:
+            target = Path(out).expanduser()
+        elif out is not None:
+            target = Path(out).expanduser() / name
+        else:
+            target = Path(name) if source.startswith("skimage:") else Path(source).expanduser().with_suffix(suffix)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        result.append((source, target))
+    places = [target for _, target in result]
+    twice = next((place for place in places if places.count(place) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two photos would both become {twice}: compress them to different folders.")
+    return result
+
+
+def each(work: Any, tasks: list[Any], workers: int) -> Any:
+    """The results in order, by one process or several of one thread each."""
+    if workers <= 1 or len(tasks) <= 1:
+        for task in tasks:
+            yield work(*task)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    import torch
+
+    with ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        yield from pool.map(work, *zip(*tasks, strict=True))
+
+
+def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Write one file and say what it cost."""
+    import time
+
+    from finola.codec.photo import compress, decompress
+    from finola.files import write_bytes
+    from finola.images import read_photo
+    from finola.metrics import psnr
+
+    begin = time.perf_counter()
+    made = compress(source, **options)
+    seconds = time.perf_counter() - begin
+    write_bytes(Path(target), made.data)
+    rebuilt = decompress(made.data, model=options["model"])[None].float() / 255
+    quality = float(psnr(rebuilt, read_photo(source)[None]))
+    row = {"photo": source, "file": target, "bytes": len(made.data), "bpp": round(made.bits_per_pixel, 5)}
+    return row | {"psnr": round(min(quality, 100.0), 4), "seconds": round(seconds, 4)}

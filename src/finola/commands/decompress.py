@@ -1,0 +1,46 @@
+"""finola decompress: the photos of .finola files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+HELP = "turn .finola files back into photos"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", help=".finola files, or folders of them")
+    parser.add_argument("-o", "--out", help="a photo's file for one, else a folder (default: PNG beside each)")
+    parser.add_argument("--model", help="the folder of the model they were made with, if it is not bundled")
+    parser.add_argument("--workers", type=int, default=1, help="processes, for many files")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from finola.commands._output import print_json, print_table, progress
+    from finola.commands.compress import each, targets
+
+    tasks = [(source, str(target), args.model) for source, target in targets(args.files, args.out, ".png")]
+    rows = list(progress(each(decompress_one, tasks, args.workers), len(tasks), "decompressing", quiet=args.json))
+    if args.json:
+        print_json(rows)
+        return
+    body = [(row["photo"], f"{row['width']}x{row['height']}", f"{row['seconds']:.2f}") for row in rows]
+    print_table("decompressed", ["photo", "size", "seconds"], body)
+
+
+def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any]:
+    """Write one photo."""
+    import time
+
+    from finola.codec.photo import decompress, read_container, write_photo
+
+    begin = time.perf_counter()
+    data = Path(source).expanduser()
+    container = read_container(data)
+    image = decompress(data.read_bytes(), model=model)
+    seconds = time.perf_counter() - begin
+    write_photo(image, container, Path(target))
+    row = {"file": source, "photo": target, "width": container.width, "height": container.height}
+    return row | {"seconds": round(seconds, 4)}

@@ -1,0 +1,193 @@
+"""`.finola` files: any size, any damage, the same integers everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import finola
+from finola.cli import main
+from finola.codec.calibration import load_codec
+from finola.codec.container import DamagedFile, unpack
+from finola.codec.photo import compress, decompress, find_codec, integers, read_container
+from finola.images import read_photo, save_photo
+from finola.metrics import psnr
+
+FROZEN = Path(__file__).with_name("frozen.finola")
+FROZEN_INTEGERS = "d962b0aad940977c"
+
+
+def photo(height: int, width: int) -> torch.Tensor:
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    return torch.stack([(3 * x + y) % 256, (x * x // 40 + 2 * y) % 256, (255 - x - y).clamp_min(0)]).to(torch.uint8)
+
+
+def figure(image: torch.Tensor, original: torch.Tensor) -> float:
+    return float(psnr(image[None].float() / 255, original[None].float() / 255))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (64, 64), (65, 63), (17, 300), (300, 17), (130, 200)])
+@pytest.mark.parametrize("mode", ["coded", "paper"])
+def test_every_size_comes_back(size: tuple[int, int], mode: str) -> None:
+    image = photo(*size)
+    made = compress(image, quality=60, mode=mode)
+    assert decompress(made.data).shape == image.shape
+    assert made.bits_per_pixel == 8 * len(made.data) / (size[0] * size[1])
+
+
+def test_quality_buys_fidelity_and_costs_bytes() -> None:
+    image = read_photo("skimage:astronaut")[:, :256, :256]
+    made = [compress(image, quality=quality) for quality in (5, 30, 60, 90)]
+    sizes = [len(each.data) for each in made]
+    figures = [figure(decompress(each.data), (255 * image).round()) for each in made]
+    assert sizes == sorted(sizes) and figures == sorted(figures)
+    assert figures[-1] - figures[0] > 3
+
+
+def test_the_rate_asked_for_is_kept() -> None:
+    image = read_photo("skimage:coffee")
+    made = compress(image, bpp=0.15)
+    assert 0.14 < made.bits_per_pixel <= 0.15
+    container = unpack(made.data)
+    assert len(made.data) - len(container.payload) <= 32
+    assert abs(8 * len(container.payload) / made.estimated_bits - 1) < 0.02
+
+
+def test_fewer_latents_are_fewer_integers() -> None:
+    made = compress(photo(100, 100), quality=80, latents=20)
+    container = unpack(made.data)
+    assert not integers(container, load_codec("waves512"))[:, 20:].any()
+
+
+def test_the_model_s_own_limit_is_reached() -> None:
+    image = (255 * read_photo("skimage:astronaut")[:, :192, :192]).round()
+    model = finola.create("waves/512x1@16:64").eval()
+    with torch.inference_mode():
+        best = figure(255 * model(image[None] / 255)[0].clamp(0, 1), image)
+    assert figure(decompress(compress(image / 255, quality=100).data), image) > best - 0.15
+
+
+def test_the_frozen_file_gives_the_integers_it_always_gave() -> None:
+    container = read_container(FROZEN)
+    values = integers(container, find_codec(container, None))
+    assert hashlib.sha256(values.astype("<i4").tobytes()).hexdigest()[:16] == FROZEN_INTEGERS
+    assert figure(decompress(FROZEN), photo(70, 90)) > 17
+
+
+def test_integers_do_not_depend_on_threads() -> None:
+    before = torch.get_num_threads()
+    container = read_container(FROZEN)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(integers(container, load_codec("waves512")))
+    torch.set_num_threads(before)
+    assert np.array_equal(*found)
+
+
+def test_every_changed_byte_and_every_cut_is_refused() -> None:
+    data = FROZEN.read_bytes()
+    for place in range(len(data)):
+        with pytest.raises(DamagedFile):
+            read_container(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+        with pytest.raises(DamagedFile):
+            read_container(data[:place])
+
+
+def test_a_payload_that_lies_under_a_right_checksum_never_crashes() -> None:
+    container, codec = read_container(FROZEN), load_codec("waves512")
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(400):
+        payload = bytearray(container.payload)
+        for _ in range(chance.randint(1, 4)):
+            payload[chance.randrange(len(payload))] = chance.randrange(256)
+        liar = dataclasses.replace(container, payload=bytes(payload))
+        try:
+            integers(unpack(liar.pack()), codec)
+        except DamagedFile:
+            refused += 1
+    assert refused > 390
+
+
+def test_a_small_file_cannot_promise_a_huge_photo() -> None:
+    liar = dataclasses.replace(read_container(FROZEN), width=16000, height=16000, payload=b"\x00\x00\x01\x00")
+    with pytest.raises(DamagedFile):
+        decompress(liar.pack())
+
+
+def test_another_model_is_named() -> None:
+    container = read_container(FROZEN)
+    with pytest.raises(ValueError, match=r"needs the model elsewhere \(.{8}\), which is not bundled"):
+        decompress(dataclasses.replace(container, model="elsewhere").pack())
+    with pytest.raises(ValueError, match="is another one"):
+        decompress(dataclasses.replace(container, model_hash=b"\0\0\0\0").pack())
+
+
+def test_grey_stays_grey_and_exif_is_kept_when_asked(tmp_path: Path) -> None:
+    grey = Image.fromarray(photo(40, 50)[0].numpy())
+    exif = Image.Exif()
+    exif[0x010F] = "maker"
+    grey.save(tmp_path / "grey.jpg", exif=exif)
+    assert main(["compress", str(tmp_path / "grey.jpg"), "--exif", "--json"]) == 0
+    assert main(["decompress", str(tmp_path / "grey.finola"), "--json"]) == 0
+    with Image.open(tmp_path / "grey.png") as back:
+        assert back.mode == "L" and back.getexif()[0x010F] == "maker"
+    assert read_container(tmp_path / "grey.finola").grey
+
+
+def test_folders_streams_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        save_photo(photo(60, 80), tmp_path / "in" / f"{name}.png")
+    out = str(tmp_path / "out")
+    assert main(["compress", str(tmp_path / "in"), "-o", out, "--quality", "30", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [Path(row["file"]).name for row in rows] == ["a.finola", "b.finola"]
+    assert main(["decompress", out, "-o", out, "--json"]) == 0
+    capsys.readouterr()
+    expected = decompress(tmp_path / "out" / "a.finola")
+    assert torch.equal(decompress(io.BytesIO((tmp_path / "out" / "a.finola").read_bytes())), expected)
+    assert torch.equal((255 * read_photo(tmp_path / "out" / "a.png")).round().to(torch.uint8), expected)
+    assert main(["info", str(tmp_path / "out" / "a.finola"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["width"], facts["height"], facts["model"]) == (80, 60, "waves512")
+    assert not [path for path in (tmp_path / "out").iterdir() if path.suffix == ".part"]
+
+
+def test_a_calibrated_folder_is_a_codec_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "mine"
+    finola.create("waves/32x1@4:32").save_pretrained(folder)
+    assert main(["calibrate", str(folder), "smoke", "--tiles", "200"]) == 0
+    save_photo(photo(50, 70), tmp_path / "p.png")
+    assert main(["compress", str(tmp_path / "p.png"), "--model", str(folder), "--json"]) == 0
+    file = tmp_path / "p.finola"
+    assert decompress(file, model=str(folder)).shape == (3, 50, 70)
+    with pytest.raises(ValueError, match="needs the model mine"):
+        decompress(file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compress", "skimage:coffee", "--quality", "0"], "quality is 1 to 100"),
+        (["compress", "skimage:coffee", "--bpp", "0"], "--bpp is above 0"),
+        (["compress", "nowhere.png"], "nowhere.png"),
+        (["compress", "skimage:coffee", "--model", "unheard"], "unheard is no codec"),
+        (["decompress", "nowhere.finola"], "There is no file"),
+        (["calibrate", "waves/32x1@4:32"], "name a file with -o"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
