@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if number else "left", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    Console().print(table)
+    wide = None if sys.stdout.isatty() else 110  # nobody reads a file through a narrow window
+    Console(width=wide).print(table)
 
 
 def progress(items: Iterable[Any], total: int, what: str, quiet: bool = False) -> Iterable[Any]:

@@ -58,12 +58,12 @@ def label(word: str) -> str:
     """A method's name for people.
 
     >>> label("dtcwt:ll"), label("jpeg@0.2"), label("klt64:256")
-    ('DTCWT, scale 3 LL', 'JPEG, optimised', 'KLT on 64x64 tiles, 256 each')
+    ('DTCWT, scale 3 LL', 'JPEG, optimised', 'KLT 64x64, 256')
     """
     method, _, setting = word.partition(":")
     if method.startswith("klt"):
         side = method[3:]
-        return f"KLT on {side}x{side} tiles, {setting} each" if side != "256" else f"KLT on whole photos, {setting}"
+        return f"KLT {side}x{side}, {setting}"
     if method.partition("@")[0] in NAMES and "@" in method:
         return NAMES[method.partition("@")[0]]
     if method in ("dct", "dwt", "dtcwt"):
