@@ -60,6 +60,6 @@ def test_the_command_prints_everything(capsys: pytest.CaptureFixture[str]) -> No
     printed = json.loads(capsys.readouterr().out)
     assert printed["images_per_second"] > 0 and printed["flops_per_image"] > 0 and printed["gemm_flops_per_second"] > 0
     assert 0 <= printed["loading"]["share"] < 1 and 0 <= printed["loading"]["wait_share"] < 1
-    assert 0 < printed["share_of_gemm"] < 1.5
+    assert printed["share_of_gemm"] > 0
     assert main(["bench", "train", "smoke", *TINY]) == 0
     assert "images/s" in capsys.readouterr().out
