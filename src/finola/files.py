@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def write_text(path: Path, text: str) -> None:
@@ -20,6 +20,18 @@ def write_bytes(path: Path, data: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         beside.write_bytes(data)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write safetensors beside `path` and rename them into place, without a second copy in memory."""
+    from safetensors.torch import save_file
+
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from finola.baselines import Code, Peer
+from finola.files import write_tensors
 from finola.tiles import cut, join, pad_to_multiple
 
 CHUNK = 2048  # images turned to float at a time
@@ -105,12 +105,7 @@ def klt_peer(fitted: KLT, components: int) -> Peer:
 
 def save_klt(klt: KLT, path: Path) -> None:
     """Keep a fitted KLT as safetensors."""
-    from safetensors.torch import save_file
-
-    tensors = {"mean": klt.mean, "components": klt.components.contiguous(), "shape": torch.tensor(klt.shape)}
-    beside = path.with_name(f".{path.name}.part")
-    save_file(tensors, beside)
-    os.replace(beside, path)
+    write_tensors(path, {"mean": klt.mean, "components": klt.components, "shape": torch.tensor(klt.shape)})
 
 
 def load_klt(path: Path, components: int | None = None) -> KLT:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +16,7 @@ from torch import Tensor
 from finola.autoencoder import Autoencoder
 from finola.codec.rans import Table, frequencies
 from finola.codec.tiles import CLASSES, CONTEXTS, TABLES, Coder, laplace
+from finola.files import write_tensors
 from finola.wave.start import wave_basis
 
 FILE = "codec.safetensors"
@@ -46,8 +46,6 @@ class Calibration:
         return (self.mean + b.double() @ self.synthesis.double().T).float()
 
     def save(self, path: Path) -> None:
-        from safetensors.torch import save_file
-
         coder = self.coder
         longest = max(len(table.frequencies) for table in coder.values)
         values = torch.zeros(TABLES, longest, dtype=torch.int32)
@@ -56,9 +54,7 @@ class Calibration:
         classes = torch.tensor([[table.frequencies for table in tables] for tables in coder.classes], dtype=torch.int32)
         tensors = {"mean": self.mean.float(), "synthesis": self.synthesis.half(), "low": self.low, "high": self.high}
         tensors |= {"scales": torch.tensor(coder.scales, dtype=torch.int16), "values": values, "classes": classes}
-        beside = path.with_name(f".{path.name}.part")
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside)
-        os.replace(beside, path)
+        write_tensors(path, tensors)
 
     @classmethod
     def load(cls, path: Path) -> Calibration:

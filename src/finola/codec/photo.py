@@ -162,7 +162,11 @@ def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None)
 
     `model` is the folder of the model it was made with, where that is not bundled.
     """
-    container = read_container(file)
+    return decode(read_container(file), model)
+
+
+def decode(container: Container, model: str | None = None) -> Tensor:
+    """The photo of a file that is already read."""
     codec = find_codec(container, model)
     rows, columns = _grid(container, codec)
     latents = _latents(container, codec, rows * columns)

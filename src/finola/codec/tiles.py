@@ -6,6 +6,7 @@ Nothing here that both sides must agree on is a float: table numbers come from i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from finola.codec.rans import Decoder, Encoder, Table, unzigzag
+from finola.codec.rans import Decoder, Encoder, Table, unzigzag, zigzag
 
 EDGES = (0, 8, 24, 56, 120, 248, 504, 1016)  # of the bands, in channels
 CLASSES = 16  # 0: the whole band is zero; 8: as lively as on average; one more is half an octave
@@ -71,13 +72,11 @@ class Coder:
             scaled[:, keep:] = 0
         values = np.zeros(scaled.shape, np.int64)
         classes = np.zeros((len(scaled), len(self.bands)), np.int64)
-        bits = np.zeros(len(scaled))
         for band, (first, last) in enumerate(self.bands):
             x = scaled[:, first:last]
             nearest = np.rint(x)
             lower = nearest - np.sign(nearest)
             best = np.square(x).sum(1) + LAMBDA * self._class_costs[band, 0]
-            bits_here = np.full(len(x), self._class_costs[band, 0], np.float64)
             alive = np.abs(x).max(1) > 0.5
             for kind in range(1, CLASSES):
                 numbers = np.array([self.table_number(channel, kind, step) for channel in range(first, last)])
@@ -89,9 +88,7 @@ class Coder:
                 best[where] = total[better]
                 values[where, first:last] = chosen[better]
                 classes[where, band] = kind
-                bits_here[where] = cost[better] + own
-            bits += bits_here
-        return Quantised(values, classes, float(bits.sum()))
+        return Quantised(values, classes)
 
     def _choose(
         self,
@@ -113,8 +110,8 @@ class Coder:
             best = np.minimum(best, total)
         return chosen, bits.sum(1, dtype=np.float64)
 
-    def put(self, encoder: Encoder, quantised: Quantised, step: int) -> None:
-        """All tiles, one after the other."""
+    def _symbols(self, quantised: Quantised, step: int) -> Iterator[tuple[list[Table], list[int]]]:
+        """Tables and values in the order of the file: of every tile and band its class, then its channels."""
         tables = {
             (band, kind): self.tables(band, kind, step) for band in range(len(self.bands)) for kind in range(1, CLASSES)
         }
@@ -123,26 +120,24 @@ class Coder:
             before = left
             for band, (first, last) in enumerate(self.bands):
                 kind = kinds[band]
-                encoder.put(self.classes[band][before], unzigzag(kind))
+                yield [self.classes[band][before]], [unzigzag(kind)]
                 if kind:
-                    encoder.put_many(tables[band, kind], values[first:last])
+                    yield tables[band, kind], values[first:last]
                 before = kind
             left = kinds[0]
 
+    def put(self, encoder: Encoder, quantised: Quantised, step: int) -> None:
+        """All tiles, one after the other."""
+        for tables, values in self._symbols(quantised, step):
+            encoder.put_many(tables, values)
+
     def cost(self, quantised: Quantised, step: int) -> float:
         """Bits that `put` takes, by the tables' own frequencies."""
-        bits, left = 0.0, CLASSES
-        for values, kinds in zip(quantised.values.tolist(), quantised.classes.tolist(), strict=True):
-            before = left
-            for band, (first, last) in enumerate(self.bands):
-                kind = kinds[band]
-                bits += self.classes[band][before].costs[kind]
-                if kind:
-                    tables = self.tables(band, kind, step)
-                    bits += sum(table.cost(v) for table, v in zip(tables, values[first:last], strict=True))
-                before = kind
-            left = kinds[0]
-        return bits
+        return sum(
+            table.cost(value)
+            for tables, values in self._symbols(quantised, step)
+            for table, value in zip(tables, values, strict=True)
+        )
 
     def get(self, decoder: Decoder, count: int, step: int) -> NDArray[np.int32]:
         """`count` tiles: (count, K)."""
@@ -165,7 +160,7 @@ class Coder:
 
 def zigzag_class(value: int) -> int:
     """The class that a decoded symbol stands for."""
-    kind = 2 * value if value >= 0 else -2 * value - 1
+    kind = zigzag(value)
     if kind >= CLASSES:
         raise ValueError(f"a band has class {kind}: the data is damaged.")
     return kind
@@ -173,11 +168,10 @@ def zigzag_class(value: int) -> int:
 
 @dataclass(frozen=True)
 class Quantised:
-    """Integers (T, K), classes (T, bands), and the bits that they are estimated to take."""
+    """Integers (T, K) and classes (T, bands)."""
 
     values: NDArray[np.int64]
     classes: NDArray[np.int64]
-    bits: float
 
 
 def laplace(number: int) -> list[float]:

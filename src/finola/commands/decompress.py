@@ -34,12 +34,11 @@ def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any
     """Write one photo."""
     import time
 
-    from finola.codec.photo import decompress, read_container, write_photo
+    from finola.codec.photo import decode, read_container, write_photo
 
     begin = time.perf_counter()
-    data = Path(source).expanduser()
-    container = read_container(data)
-    image = decompress(data.read_bytes(), model=model)
+    container = read_container(source)
+    image = decode(container, model)
     seconds = time.perf_counter() - begin
     write_photo(image, container, Path(target))
     row = {"file": source, "photo": target, "width": container.width, "height": container.height}

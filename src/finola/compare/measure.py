@@ -135,7 +135,7 @@ def run(
             wanted[index] = missing
         else:
             done += 1
-            yield done, len(names), [_labelled(kept.rows[identities[word], key], word) for word in words]
+            yield done, len(names), [kept.rows[identities[word], key] for word in words]
     for index, missing, rows in _by_processes(Work(photos, tuple(words), fitted), wanted, workers):
         done += 1
         key = f"{index} {names[index]}"
@@ -145,11 +145,7 @@ def run(
         ]
         kept.add(found)
         if rows:
-            yield done, len(names), [_labelled(kept.rows[identities[word], key], word) for word in words]
-
-
-def _labelled(row: Row, word: str) -> Row:
-    return row | {"word": word}
+            yield done, len(names), [kept.rows[identities[word], key] for word in words]
 
 
 def _by_processes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -32,7 +32,7 @@ def draw_sheet(photos: Photos, peers: Mapping[str, Peer], path: str | Path, limi
             bits = "" if code.bits is None else f"{code.bits / (image.shape[-2] * image.shape[-1]):.3f} bpp  "
             quality = float(psnr(rebuilt[None], image[None]))
             tiles.append(_captioned(rebuilt, label(word), f"{bits}{quality:.2f} dB"))
-        rows.append(_row(tiles))
+        rows.append(torch.cat(tiles, dim=-1))
     return save_photo(torch.cat(rows, dim=-2), path)
 
 
@@ -50,7 +50,3 @@ def _captioned(image: Tensor, title: str, figures: str) -> Tensor:
     pen.text((3, 17), figures, fill="black")
     tile.paste(Image.fromarray(crop.permute(1, 2, 0).numpy()), (3, CAPTION - 2))
     return pixels(tile)
-
-
-def _row(tiles: Sequence[Tensor]) -> Tensor:
-    return torch.cat(list(tiles), dim=-1)
