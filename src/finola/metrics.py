@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+SSIM_SIDE = 11  # its window
 MS_SSIM_SIDE = 176  # five scales, each half of the last, must leave an 11-pixel window room
 
 
@@ -40,6 +41,20 @@ def ms_ssim(images: Tensor, originals: Tensor) -> Tensor:
         images.clamp(0, 1), originals, data_range=1.0, reduction="none", normalize="relu"
     )
     return result.reshape(len(images))
+
+
+def figures(images: Tensor, originals: Tensor) -> list[dict[str, float | None]]:
+    """PSNR, SSIM and MS-SSIM of every image; None where the images are too small for one.
+
+    >>> import torch
+    >>> figures(torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 8, 8))
+    [{'psnr': -0.0, 'ssim': None, 'ms_ssim': None}]
+    """
+    side = min(originals.shape[-2:])
+    values: dict[str, list[float | None]] = {"psnr": psnr(images, originals).tolist()}
+    values["ssim"] = ssim(images, originals).tolist() if side >= SSIM_SIDE else [None] * len(images)
+    values["ms_ssim"] = ms_ssim(images, originals).tolist() if side >= MS_SSIM_SIDE else [None] * len(images)
+    return [{key: column[number] for key, column in values.items()} for number in range(len(images))]
 
 
 def _check(images: Tensor, originals: Tensor) -> None:

@@ -59,7 +59,7 @@ def evaluate(model: Autoencoder, dataset: Any, count: int, quiet: bool = False) 
     import torch
 
     from finola.commands._output import progress
-    from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
+    from finola.metrics import figures
 
     rows = []
     for index in progress(range(count), count, "evaluating", quiet=quiet):
@@ -69,15 +69,10 @@ def evaluate(model: Autoencoder, dataset: Any, count: int, quiet: bool = False) 
         original = _floats(item.images)
         with torch.inference_mode():
             rebuilt = model(original)
-        side = min(original.shape[-2:])
-        row: dict[str, Any] = {
-            "index": index,
-            "name": dataset.name(index),
-            "psnr": round(float(psnr(rebuilt, original)), 4),
-        }
-        row["ssim"] = round(float(ssim(rebuilt, original)), 5) if side >= 11 else None
-        row["ms_ssim"] = round(float(ms_ssim(rebuilt, original)), 5) if side >= MS_SSIM_SIDE else None
-        rows.append(row)
+        found = figures(rebuilt, original)[0]
+        digits = {"psnr": 4, "ssim": 5, "ms_ssim": 5}
+        rounded = {key: None if value is None else round(value, digits[key]) for key, value in found.items()}
+        rows.append({"index": index, "name": dataset.name(index)} | rounded)
     if not rows:
         raise ValueError("not one photo could be read, so there is nothing to measure.")
     return rows

@@ -20,7 +20,7 @@ from finola.baselines import Peer
 from finola.compare.peers import build_peer, identity
 from finola.data import PhotoDataset, Whole, open_data
 from finola.images import is_photo, photo_name, read_photo
-from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
+from finola.metrics import figures
 
 Row = dict[str, Any]
 TOGETHER = 8  # reconstructions whose figures are computed in one call
@@ -76,22 +76,13 @@ def measure(peer: Peer, image: Tensor) -> tuple[Row, Tensor]:
     return row | {"encode_seconds": middle - begin, "decode_seconds": end - middle}, rebuilt
 
 
-def figures(rebuilt: Tensor, original: Tensor) -> list[Row]:
-    """PSNR, SSIM and MS-SSIM of reconstructions (N, 3, H, W) of one image; None where the image is too small."""
-    originals = original.expand_as(rebuilt)
-    side = min(original.shape[-2:])
-    values: dict[str, list[float | None]] = {"psnr": psnr(rebuilt, originals).tolist()}
-    values["ssim"] = ssim(rebuilt, originals).tolist() if side >= 11 else [None] * len(rebuilt)
-    values["ms_ssim"] = ms_ssim(rebuilt, originals).tolist() if side >= MS_SSIM_SIDE else [None] * len(rebuilt)
-    return [{key: column[number] for key, column in values.items()} for number in range(len(rebuilt))]
-
-
 def rows_of(image: Tensor, peers: Sequence[Peer]) -> list[Row]:
     """One row per peer on one image."""
     rows = []
     for start in range(0, len(peers), TOGETHER):
         measured = [measure(peer, image) for peer in peers[start : start + TOGETHER]]
-        quality = figures(torch.stack([rebuilt for _, rebuilt in measured]), image)
+        rebuilt = torch.stack([image for _, image in measured])
+        quality = figures(rebuilt, image.expand_as(rebuilt))
         rows += [row | more for (row, _), more in zip(measured, quality, strict=True)]
     return rows
 
