@@ -16,7 +16,6 @@ in: its value is taken off, so that it walks as exact zeros, and put back. docs/
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from finola.propagation import EPS, Coefficients, Position
 
-Keep = Callable[[int, Tensor], None]
+Keep = Callable[[slice, Tensor], None]  # the indices of lines along a sweep, ascending, and the lines (ways, rows, C)
 Multiply = Callable[[Tensor, Tensor], Tensor]  # rows and a place for their product → the product
 PAIRED = 512  # channels, up to which two products in one call repay copying their matrices side by side
 PACKED = 4  # steps, from which a large matrix is worth laying out for MKL once instead of at every product
@@ -35,43 +34,48 @@ ROWS = 256  # of a weight gradient's product: as efficient as a whole map, and a
 
 
 class Sweep(NamedTuple):
-    """Lines `start`, `start` + 1, … of `length` by one matrix, and `start` − 1, … by the other."""
+    """Lines `start` − 1, `start` − 2, … by one matrix, and `start` + 1, … up to `length` by the other."""
 
     start: int
     length: int
-    matrices: tuple[Tensor, Tensor]  # ahead, back
+    matrices: tuple[Tensor, Tensor]  # back, ahead
     stacked: Tensor | None  # both, (2, C, C)
-
-    @property
-    def ahead(self) -> int:
-        return self.length - 1 - self.start
 
     @property
     def together(self) -> int:
         """Steps that both ways take at once."""
-        return min(self.ahead, self.start) if self.stacked is not None else 0
+        return min(self.start, self.length - 1 - self.start) if self.stacked is not None else 0
 
-    def alone(self) -> list[tuple[int, list[int]]]:
-        """(way, indices) of the lines that each way goes on to alone; way 0 is ahead."""
-        ways = [range(self.start + self.together + 1, self.length), range(self.start - self.together - 1, -1, -1)]
-        return [(way, list(indices)) for way, indices in enumerate(ways)]
+    @property
+    def alone(self) -> tuple[int, int]:
+        """Steps that each way goes on alone: back, ahead."""
+        return self.start - self.together, self.length - 1 - self.start - self.together
+
+    def pair(self, step: int) -> slice:
+        """The two lines that are `step` steps from the start; for step 0 the start's own."""
+        return slice(self.start - step, self.start + step + 1, max(2 * step, 1))
+
+    def line(self, way: int, step: int) -> slice:
+        """The line that is `step` steps from the start, one way."""
+        index = self.start + (step if way else -step)
+        return slice(index, index + 1)
 
 
 def sweeps_of(coefficients: Coefficients, size: Position, start: Position) -> tuple[Sweep, Sweep]:
-    """Along x by A and A₋, along y by B and B₋."""
+    """Along x by A₋ and A, along y by B₋ and B."""
     A, B, A_minus, B_minus = coefficients
     (height, width), (y, x) = size, start
     small = len(A) <= PAIRED
     return (
-        Sweep(x, width, (A, A_minus), torch.stack([A, A_minus]) if small and 0 < x < width - 1 else None),
-        Sweep(y, height, (B, B_minus), torch.stack([B, B_minus]) if small and 0 < y < height - 1 else None),
+        Sweep(x, width, (A_minus, A), torch.stack([A_minus, A]) if small and 0 < x < width - 1 else None),
+        Sweep(y, height, (B_minus, B), torch.stack([B_minus, B]) if small and 0 < y < height - 1 else None),
     )
 
 
 class Moments(NamedTuple):
-    """Of every row of half states h: the mean m, and r = 1 / √(4 var h + ε)."""
+    """Of every row of half states h: the sum over its channels, C m, and r = 1 / √(4 var h + ε)."""
 
-    mean: Tensor
+    total: Tensor
     r: Tensor
 
 
@@ -92,13 +96,14 @@ def multiplier(matrix: Tensor, rows: int, steps: int) -> Multiply:
 
 def advance(h: Tensor, multiply: Multiply, out: Tensor, centred: Tensor, product: Tensor) -> Moments:
     """h + r · A (h − m) into `out`, for h (rows, C), or (2, rows, C) with two matrices."""
-    mean = h.mean(-1, keepdim=True)
-    torch.sub(h, mean, out=centred)
+    channels = h.shape[-1]
+    total = h.sum(-1, keepdim=True)
+    torch.sub(h, total, alpha=1 / channels, out=centred)
     wide = torch.float64 if h.dtype == torch.float64 else torch.float32
-    norm = torch.linalg.vector_norm(centred, dim=-1, keepdim=True, dtype=wide).mul_(2 / math.sqrt(h.shape[-1]))
-    r = norm.square_().add_(EPS).rsqrt_().to(h.dtype)
+    norm = torch.linalg.vector_norm(centred, dim=-1, keepdim=True, dtype=wide)
+    r = norm.square_().mul_(4 / channels).add_(EPS).rsqrt_().to(h.dtype)
     torch.addcmul(h, multiply(centred, product), r, out=out)
-    return Moments(mean, r)
+    return Moments(total, r)
 
 
 def grow(q: Tensor, coefficients: Coefficients, size: Position, start: Position, z: Tensor | None) -> Tensor:
@@ -114,20 +119,14 @@ def grow(q: Tensor, coefficients: Coefficients, size: Position, start: Position,
     row = q.new_empty(n * paths, width, channels)
     column = q.new_empty(n * paths, height, channels)
 
-    def keep_cell(index: int, cell: Tensor) -> None:
-        row[:, index] = cell
-
-    def keep_row(index: int, line: Tensor) -> None:
-        _put(z[:, index], line, paths, fresh, level)
-        column[:, index] = line.view(-1, width, channels)[:, x]
-
-    def keep_column(index: int, line: Tensor) -> None:
-        _put(z[:, :, index], line, paths, False)
+    def keep_rows(at: slice, lines: Tensor) -> None:
+        _put_rows(z, paths, fresh, level, at, lines)
+        _take_cells(column, x, at, lines)
 
     first, level = halves(q)
-    _walk(first, along_x, keep_cell)
-    _walk(row.view(-1, channels), along_y, keep_row)
-    _walk(column.view(-1, channels), along_x, keep_column)
+    _walk(first, along_x, partial(_take_cells, row, 0))
+    _walk(row.view(-1, channels), along_y, keep_rows)
+    _walk(column.view(-1, channels), along_x, partial(_put_columns, z, paths))
     return z
 
 
@@ -140,41 +139,49 @@ def halves(q: Tensor) -> tuple[Tensor, Tensor]:
     return (0.5 * (q - level)).reshape(-1, q.shape[-1]), level.sum(1, keepdim=True)
 
 
-def _put(place: Tensor, line: Tensor, paths: int, fresh: bool, level: Tensor | None = None) -> None:
-    """A line (N·M·L, C), summed over its paths, with the level that was taken off, into or onto its place (N, L, C)."""
-    by_path = line.view(place.shape[0], paths, *place.shape[1:])
-    if fresh and level is not None:
-        torch.add(by_path[:, 0], level, out=place)
+def _take_cells(line: Tensor, x: int, at: slice, lines: Tensor) -> None:
+    """Of lines (ways, N·M·L, C), the cell at x of each, into a line across them (N·M, length, C)."""
+    line[:, at] = lines.view(len(lines), len(line), -1, line.shape[-1])[:, :, x].transpose(0, 1)
+
+
+def _put_rows(z: Tensor, paths: int, fresh: bool, level: Tensor, at: slice, lines: Tensor) -> None:
+    """Rows (ways, N·M·W, C), summed over paths, with the level that was taken off, into or onto z (N, H, W, C)."""
+    place = z[:, at].transpose(0, 1)  # (ways, N, W, C)
+    by_path = lines.view(*place.shape[:2], paths, *place.shape[2:]).unbind(2)
+    if fresh:
+        torch.add(by_path[0], level, out=place)
     else:
-        place.add_(by_path[:, 0])
-        if level is not None:
-            place.add_(level)
-    for path in range(1, paths):
-        place.add_(by_path[:, path])
+        place.add_(by_path[0]).add_(level)
+    for path in by_path[1:]:
+        place.add_(path)
+
+
+def _put_columns(z: Tensor, paths: int, at: slice, lines: Tensor) -> None:
+    """Columns (ways, N·M·H, C), summed over paths, onto z (N, H, W, C)."""
+    place = z[:, :, at].permute(2, 0, 1, 3)  # (ways, N, H, C)
+    for path in lines.view(*place.shape[:2], paths, *place.shape[2:]).unbind(2):
+        place.add_(path)
 
 
 def _walk(first: Tensor, sweep: Sweep, keep: Keep) -> None:
     """Walk from the line `first` (rows, C) both ways; hand every line to `keep`."""
-    keep(sweep.start, first)
-    ends = [first, first]
+    keep(sweep.pair(0), first[None])
+    ends = first.expand(2, *first.shape)
     if sweep.together:
         assert sweep.stacked is not None
-        here = first.expand(2, *first.shape)
-        buffers = first.new_empty(4, 2, *first.shape)
         multiply = multiplier(sweep.stacked, len(first), sweep.together)
+        buffers = first.new_empty(4, 2, *first.shape)
         for step in range(sweep.together):
-            advance(here, multiply, buffers[step % 2], buffers[2], buffers[3])
-            here = buffers[step % 2]
-            keep(sweep.start + step + 1, here[0])
-            keep(sweep.start - step - 1, here[1])
-        ends = list(here.clone())
+            advance(ends, multiply, buffers[step % 2], buffers[2], buffers[3])
+            ends = buffers[step % 2]
+            keep(sweep.pair(step + 1), ends)
     buffers = first.new_empty(4, *first.shape)
-    for way, indices in sweep.alone():
-        here, multiply = ends[way], multiplier(sweep.matrices[way], len(first), len(indices))
-        for step, index in enumerate(indices):
+    for way, steps in enumerate(sweep.alone):
+        here, multiply = ends[way], multiplier(sweep.matrices[way], len(first), steps)
+        for step in range(steps):
             advance(here, multiply, buffers[step % 2], buffers[2], buffers[3])
             here = buffers[step % 2]
-            keep(index, here)
+            keep(sweep.line(way, sweep.together + step + 1), here[None])
 
 
 class Grow(torch.autograd.Function):
@@ -189,19 +196,17 @@ class Grow(torch.autograd.Function):
         along_x, along_y = sweeps_of(Coefficients(A, B, A_minus, B_minus), size, start)
         first, level = halves(q)
         cells = Tape.record(first, along_x)
-        line = torch.stack([cells.line(index) for index in range(width)], dim=1)  # (R, W, C)
-        rows = Tape.record(line.view(-1, channels), along_y)
-        line = torch.stack([rows.line(index).view(-1, width, channels)[:, x] for index in range(height)], dim=1)
-        columns = Tape.record(line.view(-1, channels), along_x)
-        del line
+        cells.replay(partial(_take_cells, row := q.new_empty(n * paths, width, channels), 0))
+        rows = Tape.record(row.view(-1, channels), along_y)
+        rows.replay(partial(_take_cells, column := q.new_empty(n * paths, height, channels), x))
+        columns = Tape.record(column.view(-1, channels), along_x)
         z = q.new_empty(n, height, width, channels)
-        for index in range(height):
-            _put(z[:, index], rows.line(index), paths, fresh=True, level=level)
-        for index in range(width):
-            _put(z[:, :, index], columns.line(index), paths, fresh=False)
-        tapes = [tape.tensors() for tape in (cells, rows, columns)]
-        ctx.save_for_backward(A, B, A_minus, B_minus, *(tensor for tensors in tapes for tensor in tensors))
-        ctx.paths, ctx.size, ctx.start, ctx.kept = paths, size, start, [len(tensors) for tensors in tapes]
+        rows.replay(partial(_put_rows, z, paths, True, level))
+        columns.replay(partial(_put_columns, z, paths))
+        tapes = (cells, rows, columns)
+        kept = [tape.tensors() for tape in tapes]
+        ctx.save_for_backward(A, B, A_minus, B_minus, *(tensor for tensors in kept for tensor in tensors))
+        ctx.paths, ctx.size, ctx.start, ctx.kept = paths, size, start, [len(tensors) for tensors in kept]
         return z
 
     @staticmethod
@@ -216,74 +221,81 @@ class Grow(torch.autograd.Function):
             for sweep, count in zip((along_x, along_y, along_x), ctx.kept, strict=True)
         )
         n, channels = len(gradient), gradient.shape[-1]
-        wanted = ctx.needs_input_grad[1:5]
-        x_weights, y_weights = ([torch.zeros_like(A) if w else None for w in wanted[i::2]] for i in (0, 1))
+        of_A, of_B, of_A_minus, of_B_minus = (
+            torch.zeros_like(A) if wanted else None for wanted in ctx.needs_input_grad[1:5]
+        )
 
-        def add_column(index: int, g: Tensor) -> None:
-            g.view(n, paths, height, channels).add_(gradient[:, None, :, index])
+        def add_columns(at: slice, g: Tensor) -> None:
+            g.view(-1, n, paths, height, channels).add_(gradient[:, :, at].permute(2, 0, 1, 3)[:, :, None])
 
-        column = columns.backward(add_column, x_weights).view(-1, height, channels)
+        column = columns.backward(add_columns, [of_A_minus, of_A]).view(-1, height, channels)
 
-        def add_row(index: int, g: Tensor) -> None:
-            g.view(n, paths, width, channels).add_(gradient[:, None, index])
-            g.view(-1, width, channels)[:, x] += column[:, index]
+        def add_rows(at: slice, g: Tensor) -> None:
+            g.view(-1, n, paths, width, channels).add_(gradient[:, at].transpose(0, 1)[:, :, None])
+            g.view(-1, n * paths, width, channels)[:, :, x] += column[:, at].transpose(0, 1)
 
-        row = rows.backward(add_row, y_weights).view(-1, width, channels)
+        row = rows.backward(add_rows, [of_B_minus, of_B]).view(-1, width, channels)
 
-        def add_cell(index: int, g: Tensor) -> None:
-            g.add_(row[:, index])
+        def add_cells(at: slice, g: Tensor) -> None:
+            g.add_(row[:, at].transpose(0, 1))
 
-        q = cells.backward(add_cell, x_weights).mul_(0.5)
-        return q.view(n, paths, channels), x_weights[0], y_weights[0], x_weights[1], y_weights[1], None, None
+        q = cells.backward(add_cells, [of_A_minus, of_A]).mul_(0.5)
+        return q.view(n, paths, channels), of_A, of_B, of_A_minus, of_B_minus, None, None
 
 
 class Run(NamedTuple):
-    """Steps by one matrix, or by two at once: their states, and the moments of all states but the last."""
+    """Steps by one matrix, or by two at once: their start, the states they reach, and the moments that took them."""
 
-    states: Tensor  # (T + 1, [2,] rows, C)
-    mean: Tensor  # (T, [2,] rows, 1)
+    first: Tensor  # ([2,] rows, C)
+    states: Tensor  # (T, [2,] rows, C)
+    total: Tensor  # (T, [2,] rows, 1)
     r: Tensor
 
     @classmethod
     def record(cls, first: Tensor, matrix: Tensor, steps: int) -> Run:
-        if not steps:
-            return cls(first[None], first[:0], first[:0])
-        states = first.new_empty(steps + 1, *first.shape)
-        mean, r = first.new_empty(2, steps, *first.shape[:-1], 1)
+        states = first.new_empty(steps, *first.shape)
+        total, r = first.new_empty(2, steps, *first.shape[:-1], 1)
         centred, product = first.new_empty(2, *first.shape)
-        states[0] = first
         multiply = multiplier(matrix, first.shape[-2], steps)
+        here = first
         for step in range(steps):
-            mean[step], r[step] = advance(states[step], multiply, states[step + 1], centred, product)
-        return cls(states, mean, r)
+            total[step], r[step] = advance(here, multiply, states[step], centred, product)
+            here = states[step]
+        return cls(first, states, total, r)
+
+    @property
+    def last(self) -> Tensor:
+        return self.states[-1] if len(self.states) else self.first
 
     def backward(
         self, g: Tensor, matrix: Tensor, add_gradient: Callable[[int, Tensor], None], weights: list[Tensor | None]
     ) -> Tensor:
         """The gradient of the first state from that of the last, g; `add_gradient(step, g)` adds what else reaches one.
 
-        With d = g A, the gradient of h is g + r (d − mean d − ẑ · mean(d ẑ)), and that of A is the sum of ½ gᵀ ẑ.
+        With d = g A less its mean, the gradient of h is g + r (d − ẑ · mean(d ẑ)), and that of A is the sum of ½ gᵀ ẑ.
         """
         steps, (*ways, rows, channels) = len(self.r), g.shape
         chunk = min(steps, -(-ROWS // rows))
         gs, z_hats = g.new_empty(2, *ways, chunk, rows, channels)
         product = torch.empty_like(g)
         multiply = torch.bmm if ways else torch.mm
+        matrix = matrix - matrix.mean(-1, keepdim=True)  # takes the mean off every d at once
+        twice_r, along_r = 2 * self.r, self.r / -channels
+        shift = self.total * twice_r / -channels
         slot = 0
         gs[..., slot, :, :] = g
         for step in reversed(range(steps)):
             g, z_hat = gs[..., slot, :, :], z_hats[..., slot, :, :]
-            mean, r = self.mean[step], self.r[step]
-            torch.addcmul(-2 * mean * r, self.states[step], 2 * r, out=z_hat)
+            here = self.states[step - 1] if step else self.first
+            torch.addcmul(shift[step], here, twice_r[step], out=z_hat)
             d = multiply(g, matrix, out=product)
-            rest = r * d.mean(-1, keepdim=True)
-            along = -r / channels * torch.linalg.vecdot(d, z_hat)[..., None]
+            along = along_r[step] * torch.linalg.vecdot(d, z_hat)[..., None]
             slot += 1
             if slot == chunk or step == 0:
                 _add_products(weights, gs[..., :slot, :, :], z_hats[..., :slot, :, :])
                 slot = 0
             before = gs[..., slot, :, :]
-            torch.addcmul(g, d, r, out=before).addcmul_(z_hat, along).sub_(rest)
+            torch.addcmul(g, d, self.r[step], out=before).addcmul_(z_hat, along)
             if step:
                 add_gradient(step, before)
         return before
@@ -303,62 +315,65 @@ class Tape(NamedTuple):
 
     sweep: Sweep
     pair: Run | None
-    alone: tuple[Run, Run]  # ahead, back
+    alone: tuple[Run, Run]  # back, ahead
 
     @classmethod
     def record(cls, first: Tensor, sweep: Sweep) -> Tape:
+        """Walk from the line `first` (rows, C) both ways."""
         pair = None
-        ends = [first, first]
+        ends = first.expand(2, *first.shape)
         if sweep.stacked is not None:
-            pair = Run.record(first.expand(2, *first.shape), sweep.stacked, sweep.together)
-            ends = list(pair.states[-1])
-        ahead, back = (Run.record(ends[way], sweep.matrices[way], len(indices)) for way, indices in sweep.alone())
-        return cls(sweep, pair, (ahead, back))
+            pair = Run.record(ends, sweep.stacked, sweep.together)
+            ends = pair.last
+        back, ahead = (Run.record(ends[way], sweep.matrices[way], sweep.alone[way]) for way in (0, 1))
+        return cls(sweep, pair, (back, ahead))
+
+    def replay(self, keep: Keep) -> None:
+        """Hand every line to `keep`, as `_walk` does."""
+        keep(self.sweep.pair(0), (self.pair.first[0] if self.pair is not None else self.alone[0].first)[None])
+        if self.pair is not None:
+            for step, lines in enumerate(self.pair.states, start=1):
+                keep(self.sweep.pair(step), lines)
+        for way, run in enumerate(self.alone):
+            for step, line in enumerate(run.states, start=1):
+                _keep_line(keep, self.sweep, way, step, line)
 
     def tensors(self) -> list[Tensor]:
         return [tensor for run in (self.pair, *self.alone) if run is not None for tensor in run]
 
     @classmethod
     def restore(cls, sweep: Sweep, tensors: list[Tensor]) -> Tape:
-        *pair, ahead, back = (Run(*tensors[i : i + 3]) for i in range(0, len(tensors), 3))
-        return cls(sweep, pair[0] if pair else None, (ahead, back))
-
-    def line(self, index: int) -> Tensor:
-        """The line (rows, C) at an index."""
-        steps, way = abs(index - self.sweep.start), int(index < self.sweep.start)
-        if self.pair is not None and steps <= self.sweep.together:
-            return self.pair.states[steps, way]
-        return self.alone[way].states[steps - self.sweep.together]
+        *pair, back, ahead = (Run(*tensors[i : i + 4]) for i in range(0, len(tensors), 4))
+        return cls(sweep, pair[0] if pair else None, (back, ahead))
 
     def backward(self, add_gradient: Keep, weights: list[Tensor | None]) -> Tensor:
         """The gradient of the first line (rows, C); those of the two matrices are added to `weights`.
 
-        `add_gradient(index, g)` adds to g what reaches the line at an index from outside.
+        `add_gradient` adds to lines' gradients what reaches them from outside.
         """
-        start, together = self.sweep.start, self.sweep.together
+        sweep = self.sweep
         ends: list[Tensor] = []  # of the two ways alone: the gradients of their first states
-        for way, (run, sign) in enumerate(zip(self.alone, (1, -1), strict=True)):
-            origin = start + sign * together
-            g = torch.zeros_like(run.states[0])
+        for way, run in enumerate(self.alone):
+            g = torch.zeros_like(run.first)
             if len(run.r):
-                add_gradient(origin + sign * len(run.r), g)
-                inside = partial(_shifted, add_gradient, origin, sign)
-                g = run.backward(g, self.sweep.matrices[way], inside, weights[way : way + 1])
+                add = partial(_keep_line, add_gradient, sweep, way)
+                add(len(run.r), g)
+                g = run.backward(g, sweep.matrices[way], add, weights[way : way + 1])
             ends.append(g)
         total = torch.zeros_like(ends[0])
         if self.pair is not None:
-            assert self.sweep.stacked is not None
+            assert sweep.stacked is not None
 
-            def both(step: int, g: Tensor) -> None:
-                add_gradient(start + step, g[0])
-                add_gradient(start - step, g[1])
+            def add_pair(step: int, g: Tensor) -> None:
+                add_gradient(sweep.pair(step), g)
 
             g = torch.stack(ends)
-            both(together, g)
-            ends = list(self.pair.backward(g, self.sweep.stacked, both, weights))
-        add_gradient(start, total)
+            add_pair(sweep.together, g)
+            ends = list(self.pair.backward(g, sweep.stacked, add_pair, weights))
+        add_gradient(sweep.pair(0), total[None])
         return total.add_(ends[0]).add_(ends[1])
 
 
-def _shifted(add_gradient: Keep, origin: int, sign: int, step: int, g: Tensor) -> None:
-    add_gradient(origin + sign * step, g)
+def _keep_line(keep: Keep, sweep: Sweep, way: int, step: int, line: Tensor) -> None:
+    """Hand one way's line to `keep`, counted from where both ways part."""
+    keep(sweep.line(way, sweep.together + step), line[None])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,16 +35,15 @@ def bench_training(recipe: Recipe, steps: int = 8) -> dict[str, Any]:
     loader = photos.train_dataloader()
     batches = endless(loader, device)
     fixed = next(batches)
-    for _ in range(2):
-        step(fixed)
+    batches.close()  # its workers would take their share of the cores
     config = ModelConfig.parse(recipe.model.name)
     tiles = fixed.images[0, 0].numel() // (config.image_size[0] * config.image_size[1]) * len(fixed.images)
     rows = max(1, tiles) * config.paths * config.map_size[1]
-    rate = gemm_rate(device, rows, config.channels, repeats=100)
-    loading = loading_share(step, batches, fixed, steps, device)
+    alone, rate = step_and_gemm(lambda: step(fixed), rows, config.channels, device)
+    loading = loading_share(step, endless(loader, device), fixed, steps, device)
     work = flops(lambda: step(fixed))
     images = len(fixed.images)
-    speed = images / loading["step_seconds"]
+    speed = images / alone
     return {
         "recipe": recipe.name,
         "model": recipe.model.name,
@@ -73,7 +72,7 @@ def stepper(task: Task, recipe: Recipe) -> Callable[[Batch], None]:
     return step
 
 
-def endless(loader: Any, device: torch.device) -> Iterator[Batch]:
+def endless(loader: Any, device: torch.device) -> Generator[Batch]:
     """Batches as training meets them, epoch after epoch."""
     epoch = 0
     while True:
@@ -81,6 +80,18 @@ def endless(loader: Any, device: torch.device) -> Iterator[Batch]:
         for batch in loader:
             yield batch._replace(images=batch.images.to(device).float().div_(255))
         epoch += 1
+
+
+def step_and_gemm(step: Callable[[], None], rows: int, channels: int, device: torch.device) -> tuple[float, float]:
+    """Seconds of a step with nothing beside it, and the GEMM rate measured in turns with it: medians."""
+    seconds: list[float] = []
+    rates: list[float] = []
+    for _ in range(2):
+        step()
+    for _ in range(ROUNDS):
+        rates.append(gemm_rate(device, rows, channels, repeats=20))
+        seconds.extend(timed(step, device) for _ in range(3))
+    return statistics.median(seconds), statistics.median(rates)
 
 
 def loading_share(

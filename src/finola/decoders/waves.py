@@ -40,15 +40,24 @@ class ResidualBlock(nn.Module):
 
 
 class ConvRefinement(nn.Module):
-    """Residual convolutions on the map add to every cell's pixels; two more on pixels work across cells and tiles."""
+    """Residual convolutions on the map add to every cell's pixels; two more on pixels work across cells and tiles.
 
-    def __init__(self, channels: int, cell: tuple[int, int], width: int = 128, pixel_width: int = 32) -> None:
+    Those on pixels see them as blocks of up to 4×4, 48 channels: on a CPU convolutions of 3 channels cost a fifth of a
+    training step and next to no FLOPs.
+    """
+
+    def __init__(self, channels: int, cell: tuple[int, int], width: int = 128, pixel_width: int = 64) -> None:
         super().__init__()
         self.cell = cell
+        block = math.gcd(*cell, 4)
         self.on_map = nn.Sequential(nn.Conv2d(channels, width, 1), ResidualBlock(width), ResidualBlock(width))
         self.to_pixels = nn.Conv2d(width, 3 * cell[0] * cell[1], 1)
         self.on_pixels = nn.Sequential(
-            nn.Conv2d(3, pixel_width, 3, padding=1), nn.GELU(), nn.Conv2d(pixel_width, 3, 3, padding=1)
+            nn.PixelUnshuffle(block),
+            nn.Conv2d(3 * block**2, pixel_width, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(pixel_width, 3 * block**2, 3, padding=1),
+            nn.PixelShuffle(block),
         )
         zero_last_layer(self.to_pixels)
         zero_last_layer(self.on_pixels)
