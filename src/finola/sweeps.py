@@ -94,6 +94,20 @@ def multiplier(matrix: Tensor, rows: int, steps: int) -> Multiply:
     return lambda h, out: torch.mm(h, matrix.mT, out=out)
 
 
+class Scratch:
+    """Memory for a few lines at a time, used again by every sweep of a call: fresh pages cost as much as products."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._memory = like.new_empty(0)
+
+    def lines(self, count: int, shape: torch.Size) -> Tensor:
+        """`count` lines of a shape; what was handed out before may be overwritten."""
+        size = count * shape.numel()
+        if len(self._memory) < size:
+            self._memory = self._memory.new_empty(size)
+        return self._memory[:size].view(count, *shape)
+
+
 def advance(h: Tensor, multiply: Multiply, out: Tensor, centred: Tensor, product: Tensor) -> Moments:
     """h + r · A (h − m) into `out`, for h (rows, C), or (2, rows, C) with two matrices."""
     channels = h.shape[-1]
@@ -120,23 +134,27 @@ def grow(q: Tensor, coefficients: Coefficients, size: Position, start: Position,
     column = q.new_empty(n * paths, height, channels)
 
     def keep_rows(at: slice, lines: Tensor) -> None:
-        _put_rows(z, paths, fresh, level, at, lines)
+        _put_rows(z, paths, fresh, at, lines)
         _take_cells(column, x, at, lines)
 
     first, level = halves(q)
-    _walk(first, along_x, partial(_take_cells, row, 0))
-    _walk(row.view(-1, channels), along_y, keep_rows)
-    _walk(column.view(-1, channels), along_x, partial(_put_columns, z, paths))
-    return z
+    scratch = Scratch(q)
+    _walk(first, along_x, partial(_take_cells, row, 0), scratch)
+    _walk(row.view(-1, channels), along_y, keep_rows, scratch)
+    _walk(column.view(-1, channels), along_x, partial(_put_columns, z, paths), scratch)
+    return z if level is None else z.add_(level)
 
 
-def halves(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Half of q (N, M, C) as rows, zero where all its channels are one value; that value, summed over paths: (N, 1, 1).
+def halves(q: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Half of q (N, M, C) as rows, zero where all its channels are one value; the values, summed over paths, if any.
 
-    Adding one number to all channels of q adds it to all of z and changes nothing else.
+    Adding one number to all channels of q adds it to all of z and changes nothing else: (N, 1, 1, 1).
     """
-    level = q[..., :1] * (q == q[..., :1]).all(-1, keepdim=True)
-    return (0.5 * (q - level)).reshape(-1, q.shape[-1]), level.sum(1, keepdim=True)
+    constant = (q == q[..., :1]).all(-1, keepdim=True)
+    if not bool(constant.any()):
+        return (0.5 * q).reshape(-1, q.shape[-1]), None
+    level = q[..., :1] * constant
+    return (0.5 * (q - level)).reshape(-1, q.shape[-1]), level.sum(1, keepdim=True)[..., None]
 
 
 def _take_cells(line: Tensor, x: int, at: slice, lines: Tensor) -> None:
@@ -144,15 +162,12 @@ def _take_cells(line: Tensor, x: int, at: slice, lines: Tensor) -> None:
     line[:, at] = lines.view(len(lines), len(line), -1, line.shape[-1])[:, :, x].transpose(0, 1)
 
 
-def _put_rows(z: Tensor, paths: int, fresh: bool, level: Tensor, at: slice, lines: Tensor) -> None:
-    """Rows (ways, N·M·W, C), summed over paths, with the level that was taken off, into or onto z (N, H, W, C)."""
+def _put_rows(z: Tensor, paths: int, fresh: bool, at: slice, lines: Tensor) -> None:
+    """Rows (ways, N·M·W, C), summed over paths, into or onto z (N, H, W, C)."""
     place = z[:, at].transpose(0, 1)  # (ways, N, W, C)
-    by_path = lines.view(*place.shape[:2], paths, *place.shape[2:]).unbind(2)
-    if fresh:
-        torch.add(by_path[0], level, out=place)
-    else:
-        place.add_(by_path[0]).add_(level)
-    for path in by_path[1:]:
+    first, *rest = lines.view(*place.shape[:2], paths, *place.shape[2:]).unbind(2)
+    place.copy_(first) if fresh else place.add_(first)
+    for path in rest:
         place.add_(path)
 
 
@@ -163,24 +178,23 @@ def _put_columns(z: Tensor, paths: int, at: slice, lines: Tensor) -> None:
         place.add_(path)
 
 
-def _walk(first: Tensor, sweep: Sweep, keep: Keep) -> None:
+def _walk(first: Tensor, sweep: Sweep, keep: Keep, scratch: Scratch) -> None:
     """Walk from the line `first` (rows, C) both ways; hand every line to `keep`."""
     keep(sweep.pair(0), first[None])
     ends = first.expand(2, *first.shape)
     if sweep.together:
         assert sweep.stacked is not None
         multiply = multiplier(sweep.stacked, len(first), sweep.together)
-        buffers = first.new_empty(4, 2, *first.shape)
+        here, centred, product = scratch.lines(3, ends.shape)
         for step in range(sweep.together):
-            advance(ends, multiply, buffers[step % 2], buffers[2], buffers[3])
-            ends = buffers[step % 2]
-            keep(sweep.pair(step + 1), ends)
-    buffers = first.new_empty(4, *first.shape)
+            advance(here if step else ends, multiply, here, centred, product)
+            keep(sweep.pair(step + 1), here)
+        ends = here.clone() if any(sweep.alone) else ends
     for way, steps in enumerate(sweep.alone):
-        here, multiply = ends[way], multiplier(sweep.matrices[way], len(first), steps)
+        multiply = multiplier(sweep.matrices[way], len(first), steps)
+        here, centred, product = scratch.lines(3, first.shape)
         for step in range(steps):
-            advance(here, multiply, buffers[step % 2], buffers[2], buffers[3])
-            here = buffers[step % 2]
+            advance(here if step else ends[way], multiply, here, centred, product)
             keep(sweep.line(way, sweep.together + step + 1), here[None])
 
 
@@ -195,14 +209,17 @@ class Grow(torch.autograd.Function):
         (height, width), (_, x) = size, start
         along_x, along_y = sweeps_of(Coefficients(A, B, A_minus, B_minus), size, start)
         first, level = halves(q)
-        cells = Tape.record(first, along_x)
+        scratch = Scratch(q)
+        cells = Tape.record(first, along_x, scratch)
         cells.replay(partial(_take_cells, row := q.new_empty(n * paths, width, channels), 0))
-        rows = Tape.record(row.view(-1, channels), along_y)
+        rows = Tape.record(row.view(-1, channels), along_y, scratch)
         rows.replay(partial(_take_cells, column := q.new_empty(n * paths, height, channels), x))
-        columns = Tape.record(column.view(-1, channels), along_x)
+        columns = Tape.record(column.view(-1, channels), along_x, scratch)
         z = q.new_empty(n, height, width, channels)
-        rows.replay(partial(_put_rows, z, paths, True, level))
+        rows.replay(partial(_put_rows, z, paths, True))
         columns.replay(partial(_put_columns, z, paths))
+        if level is not None:
+            z.add_(level)
         tapes = (cells, rows, columns)
         kept = [tape.tensors() for tape in tapes]
         ctx.save_for_backward(A, B, A_minus, B_minus, *(tensor for tensors in kept for tensor in tensors))
@@ -220,7 +237,7 @@ class Grow(torch.autograd.Function):
             Tape.restore(sweep, [next(tensors) for _ in range(count)])
             for sweep, count in zip((along_x, along_y, along_x), ctx.kept, strict=True)
         )
-        n, channels = len(gradient), gradient.shape[-1]
+        n, channels, scratch = len(gradient), gradient.shape[-1], Scratch(gradient)
         of_A, of_B, of_A_minus, of_B_minus = (
             torch.zeros_like(A) if wanted else None for wanted in ctx.needs_input_grad[1:5]
         )
@@ -228,18 +245,18 @@ class Grow(torch.autograd.Function):
         def add_columns(at: slice, g: Tensor) -> None:
             g.view(-1, n, paths, height, channels).add_(gradient[:, :, at].permute(2, 0, 1, 3)[:, :, None])
 
-        column = columns.backward(add_columns, [of_A_minus, of_A]).view(-1, height, channels)
+        column = columns.backward(add_columns, [of_A_minus, of_A], scratch).view(-1, height, channels)
 
         def add_rows(at: slice, g: Tensor) -> None:
             g.view(-1, n, paths, width, channels).add_(gradient[:, at].transpose(0, 1)[:, :, None])
             g.view(-1, n * paths, width, channels)[:, :, x] += column[:, at].transpose(0, 1)
 
-        row = rows.backward(add_rows, [of_B_minus, of_B]).view(-1, width, channels)
+        row = rows.backward(add_rows, [of_B_minus, of_B], scratch).view(-1, width, channels)
 
         def add_cells(at: slice, g: Tensor) -> None:
             g.add_(row[:, at].transpose(0, 1))
 
-        q = cells.backward(add_cells, [of_A_minus, of_A]).mul_(0.5)
+        q = cells.backward(add_cells, [of_A_minus, of_A], scratch).mul_(0.5)
         return q.view(n, paths, channels), of_A, of_B, of_A_minus, of_B_minus, None, None
 
 
@@ -252,10 +269,10 @@ class Run(NamedTuple):
     r: Tensor
 
     @classmethod
-    def record(cls, first: Tensor, matrix: Tensor, steps: int) -> Run:
+    def record(cls, first: Tensor, matrix: Tensor, steps: int, scratch: Scratch) -> Run:
         states = first.new_empty(steps, *first.shape)
         total, r = first.new_empty(2, steps, *first.shape[:-1], 1)
-        centred, product = first.new_empty(2, *first.shape)
+        centred, product = scratch.lines(2, first.shape)
         multiply = multiplier(matrix, first.shape[-2], steps)
         here = first
         for step in range(steps):
@@ -268,7 +285,12 @@ class Run(NamedTuple):
         return self.states[-1] if len(self.states) else self.first
 
     def backward(
-        self, g: Tensor, matrix: Tensor, add_gradient: Callable[[int, Tensor], None], weights: list[Tensor | None]
+        self,
+        g: Tensor,
+        matrix: Tensor,
+        add_gradient: Callable[[int, Tensor], None],
+        weights: list[Tensor | None],
+        scratch: Scratch,
     ) -> Tensor:
         """The gradient of the first state from that of the last, g; `add_gradient(step, g)` adds what else reaches one.
 
@@ -276,8 +298,8 @@ class Run(NamedTuple):
         """
         steps, (*ways, rows, channels) = len(self.r), g.shape
         chunk = min(steps, -(-ROWS // rows))
-        gs, z_hats = g.new_empty(2, *ways, chunk, rows, channels)
-        product = torch.empty_like(g)
+        lines = scratch.lines(2 * chunk + 1, g.shape)
+        product, gs, z_hats = lines[0], *lines[1:].view(2, *ways, chunk, rows, channels)
         multiply = torch.bmm if ways else torch.mm
         matrix = matrix - matrix.mean(-1, keepdim=True)  # takes the mean off every d at once
         twice_r, along_r = 2 * self.r, self.r / -channels
@@ -298,7 +320,7 @@ class Run(NamedTuple):
             torch.addcmul(g, d, self.r[step], out=before).addcmul_(z_hat, along)
             if step:
                 add_gradient(step, before)
-        return before
+        return before.clone()
 
 
 def _add_products(weights: list[Tensor | None], g: Tensor, z_hat: Tensor) -> None:
@@ -318,14 +340,14 @@ class Tape(NamedTuple):
     alone: tuple[Run, Run]  # back, ahead
 
     @classmethod
-    def record(cls, first: Tensor, sweep: Sweep) -> Tape:
+    def record(cls, first: Tensor, sweep: Sweep, scratch: Scratch) -> Tape:
         """Walk from the line `first` (rows, C) both ways."""
         pair = None
         ends = first.expand(2, *first.shape)
         if sweep.stacked is not None:
-            pair = Run.record(ends, sweep.stacked, sweep.together)
+            pair = Run.record(ends, sweep.stacked, sweep.together, scratch)
             ends = pair.last
-        back, ahead = (Run.record(ends[way], sweep.matrices[way], sweep.alone[way]) for way in (0, 1))
+        back, ahead = (Run.record(ends[way], sweep.matrices[way], sweep.alone[way], scratch) for way in (0, 1))
         return cls(sweep, pair, (back, ahead))
 
     def replay(self, keep: Keep) -> None:
@@ -346,7 +368,7 @@ class Tape(NamedTuple):
         *pair, back, ahead = (Run(*tensors[i : i + 4]) for i in range(0, len(tensors), 4))
         return cls(sweep, pair[0] if pair else None, (back, ahead))
 
-    def backward(self, add_gradient: Keep, weights: list[Tensor | None]) -> Tensor:
+    def backward(self, add_gradient: Keep, weights: list[Tensor | None], scratch: Scratch) -> Tensor:
         """The gradient of the first line (rows, C); those of the two matrices are added to `weights`.
 
         `add_gradient` adds to lines' gradients what reaches them from outside.
@@ -358,7 +380,7 @@ class Tape(NamedTuple):
             if len(run.r):
                 add = partial(_keep_line, add_gradient, sweep, way)
                 add(len(run.r), g)
-                g = run.backward(g, sweep.matrices[way], add, weights[way : way + 1])
+                g = run.backward(g, sweep.matrices[way], add, weights[way : way + 1], scratch)
             ends.append(g)
         total = torch.zeros_like(ends[0])
         if self.pair is not None:
@@ -369,7 +391,7 @@ class Tape(NamedTuple):
 
             g = torch.stack(ends)
             add_pair(sweep.together, g)
-            ends = list(self.pair.backward(g, sweep.stacked, add_pair, weights))
+            ends = list(self.pair.backward(g, sweep.stacked, add_pair, weights, scratch))
         add_gradient(sweep.pair(0), total[None])
         return total.add_(ends[0]).add_(ends[1])
 
