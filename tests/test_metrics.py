@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from finola.metrics import ms_ssim, psnr, ssim
+from finola.metrics import figures, ms_ssim, psnr, ssim
 
 
 def test_psnr_is_the_definition_per_image():
@@ -24,6 +24,35 @@ def test_a_batch_is_its_images_one_by_one():
         alone = torch.cat([metric(image[[n]], original[[n]]) for n in range(2)])
         assert torch.allclose(metric(image, original), alone, atol=1e-5)
         assert torch.allclose(metric(original, original), torch.ones(2), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(176, 176), (256, 256), (177, 391)])
+def test_structural_similarities_are_those_of_torchmetrics(size):
+    from torchmetrics.functional.image import (
+        multiscale_structural_similarity_index_measure as reference_ms_ssim,
+    )
+    from torchmetrics.functional.image import structural_similarity_index_measure as reference_ssim
+
+    torch.manual_seed(0)
+    original = torch.nn.functional.avg_pool2d(torch.rand(2, 3, size[0] + 4, size[1] + 4), 5, stride=1)
+    image = (original + 0.1 * torch.randn_like(original)).clamp(0, 1)
+    expected = reference_ssim(image, original, data_range=1.0, reduction="none")
+    assert torch.allclose(ssim(image, original), expected, atol=2e-5)
+    expected = reference_ms_ssim(image, original, data_range=1.0, reduction="none", normalize="relu")
+    assert torch.allclose(ms_ssim(image, original), expected, atol=2e-5)
+
+
+def test_one_original_of_many_images_gives_what_it_gives_each():
+    original, images = torch.rand(1, 3, 180, 180), torch.rand(3, 3, 180, 180)
+    shared, each = figures(images, original.expand_as(images)), figures(images, original.repeat(3, 1, 1, 1))
+    for one, other in zip(shared, each, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_a_flat_image_has_no_structure_to_lose():
+    flat = torch.full((1, 3, 200, 200), 0.5)
+    assert ssim(flat, flat).item() == pytest.approx(1, abs=1e-4)
+    assert ms_ssim(flat, flat).item() == pytest.approx(1, abs=1e-4)
 
 
 def test_bad_input_gets_one_sentence():

@@ -12,6 +12,7 @@ from PIL import Image, features
 from torch import Tensor
 
 from finola.baselines import Code, Peer
+from finola.codec.rate import finest_within
 from finola.images import pixels, to_uint8
 
 
@@ -35,31 +36,23 @@ def _has_jpeg_xl() -> bool:
     return find_spec("pillow_jxl") is not None
 
 
+def _by_quality(**settings: Any) -> Callable[[float], dict[str, Any]]:
+    return lambda quality: {"quality": int(quality), **settings}
+
+
+def _pillow_has(feature: str) -> Callable[[], bool]:
+    return lambda: bool(features.check(feature))
+
+
+JPEG_LADDER = (5, 8, 15, 30, 50, 75)
 FORMATS = {
-    "jpeg": Format("JPEG", lambda q: {"quality": int(q), "optimize": True}, (5, 8, 15, 30, 50, 75), 95, lambda: True),
-    "jpeg-progressive": Format(
-        "JPEG",
-        lambda q: {"quality": int(q), "optimize": True, "progressive": True},
-        (5, 8, 15, 30, 50, 75),
-        95,
-        lambda: True,
-    ),
-    "jpeg2000": Format("JPEG2000", _jpeg_2000, (10, 20, 40, 80, 160), 800, lambda: bool(features.check("jpg_2000"))),
-    "webp": Format(
-        "WEBP",
-        lambda q: {"quality": int(q), "method": 6},
-        (1, 2, 5, 15, 40, 75),
-        100,
-        lambda: bool(features.check("webp")),
-    ),
-    "avif": Format(
-        "AVIF",
-        lambda q: {"quality": int(q), "speed": 6},
-        (10, 18, 25, 40, 60, 75),
-        100,
-        lambda: bool(features.check("avif")),
-    ),
-    "jxl": Format("JXL", lambda q: {"quality": int(q)}, (5, 10, 25, 50, 75), 100, _has_jpeg_xl),
+    "jpeg": Format("JPEG", _by_quality(optimize=True), JPEG_LADDER, 95, lambda: True),
+    "jpeg-progressive": Format("JPEG", _by_quality(optimize=True, progressive=True), JPEG_LADDER, 95, lambda: True),
+    "jpeg2000": Format("JPEG2000", _jpeg_2000, (10, 20, 40, 80), 800, _pillow_has("jpg_2000")),
+    "webp": Format("WEBP", _by_quality(method=6), (1, 2, 5, 15, 40, 75), 100, _pillow_has("webp")),
+    # With one thread its files do not depend on how many cores wrote them.
+    "avif": Format("AVIF", _by_quality(speed=6, max_threads=1), (10, 25, 40, 60), 100, _pillow_has("avif")),
+    "jxl": Format("JXL", _by_quality(), (5, 10, 25, 50, 75), 100, _has_jpeg_xl),
 }
 
 
@@ -92,31 +85,13 @@ def file_at_quality(format_name: str, quality: float) -> Peer:
 def file_at_rate(format_name: str, bits_per_pixel: float) -> Peer:
     """`jpeg@0.2`: for every image the best quality whose file has at most this many bits a pixel, else the smallest."""
 
+    known = FORMATS[format_name]
+
     def encode(image: Tensor) -> Code:
         height, width = image.shape[-2:]
-        data = largest_within(
-            lambda quality: write(format_name, image, quality),
-            FORMATS[format_name].finest,
-            bits_per_pixel * height * width / 8,
-        )
+        budget = bits_per_pixel * height * width / 8
+        guess = round(100 * bits_per_pixel) if known.settings is _jpeg_2000 else None  # its quality is a rate
+        data = finest_within(lambda quality: write(format_name, image, quality), len, known.finest, budget, guess)
         return Code(data, (height, width), bits=8 * len(data))
 
     return Peer(f"{format_name}@{bits_per_pixel:g}", encode, lambda code: read(code.data))
-
-
-def largest_within(file_at: Callable[[int], bytes], finest: int, budget: float) -> bytes:
-    """The file of the highest quality in 1 … finest that fits into `budget` bytes, by bisection; else the coarsest.
-
-    >>> len(largest_within(lambda quality: bytes(10 * quality), 100, 345))
-    340
-    """
-    best = file_at(1)
-    low, high = 1, finest
-    while low < high:
-        middle = (low + high + 1) // 2
-        data = file_at(middle)
-        if len(data) <= budget:
-            low, best = middle, data
-        else:
-            high = middle - 1
-    return best

@@ -51,15 +51,15 @@ def dtcwt_peer(kept: str) -> Peer:
     details = _details(f"dtcwt:{kept}", kept)
 
     def encode(image: Tensor) -> Code:
-        bands = dtcwt.forward(image.double(), LEVELS)
+        bands = dtcwt.forward(image, LEVELS)
         shapes = [band.shape for band in bands.highpasses[: LEVELS - details]]
         coarse = dtcwt.DTCWT(bands.lowpass, bands.highpasses[LEVELS - details :])
         return Code((coarse, shapes), (image.shape[-2], image.shape[-1]), latents=dtcwt.count(coarse))
 
     def decode(code: Code) -> Tensor:
         coarse, shapes = code.data
-        zero = [torch.zeros(shape, dtype=torch.complex128) for shape in shapes]
-        return dtcwt.inverse(dtcwt.DTCWT(coarse.lowpass, (*zero, *coarse.highpasses)), size=code.size).float()
+        zero = [torch.zeros(shape, dtype=coarse.lowpass.dtype.to_complex()) for shape in shapes]
+        return dtcwt.inverse(dtcwt.DTCWT(coarse.lowpass, (*zero, *coarse.highpasses)), size=code.size)
 
     return Peer(f"dtcwt:{kept}", encode, decode)
 

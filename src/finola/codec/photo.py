@@ -18,6 +18,7 @@ from torch import Tensor
 from finola.codec.calibration import CodecModel, load_codec
 from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, DamagedFile, unpack
 from finola.codec.rans import Decoder, Encoder
+from finola.codec.rate import finest_within
 from finola.codec.tiles import Quantised, step_size
 from finola.files import write_bytes
 from finola.images import open_photo, photo_name, pixels, to_rgb, to_uint8
@@ -26,6 +27,7 @@ from finola.tiles import cut, join
 DEFAULT = "waves512"
 PLAIN_BITS = 4  # per latent in the paper's mode
 STRIP = 256  # tiles decoded at a time, or one row of them, with one more row on each side
+STEPS = 256  # 0 is the finest
 COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
 
 
@@ -86,7 +88,12 @@ def compress(
     if bpp is None:
         step = quality_step(50 if quality is None else quality)
         return _finish(codec, at(step), step, pack, width, height)
-    return _within(bpp * width * height / 8, lambda step: _finish(codec, at(step), step, pack, width, height))
+    return finest_within(
+        lambda level: _finish(codec, at(STEPS - level), STEPS - level, pack, width, height),
+        lambda made: len(made.data),
+        STEPS,
+        bpp * width * height / 8,
+    )
 
 
 def quality_step(quality: int) -> int:
@@ -102,20 +109,6 @@ def _finish(
     encoder = Encoder()
     codec.calibration.coder.put(encoder, found, step)
     return Compressed(pack(step, encoder.finish()), width, height, codec.calibration.coder.cost(found, step))
-
-
-def _within(budget: float, at: Callable[[int], Compressed]) -> Compressed:
-    """The finest step whose file fits into `budget` bytes, by bisection; else the coarsest."""
-    best = at(255)
-    low, high = 0, 255
-    while low < high:
-        middle = (low + high) // 2
-        tried = at(middle)
-        if len(tried.data) <= budget:
-            best, high = tried, middle
-        else:
-            low = middle + 1
-    return best
 
 
 def _read(photo: str | Path | bytes | Tensor, keep_exif: bool) -> tuple[Tensor, bool, bytes | None]:

@@ -15,6 +15,7 @@ from finola.tiles import cut
 
 WHOLE = 256
 TILE = 64
+MOST = 1024  # components of whole photos: 1024 are 0.8 GB already, and every photo is multiplied by all of them
 
 
 def fit(train: str, words: Sequence[str], cache: Path) -> dict[int, Path]:
@@ -58,14 +59,14 @@ def _load(train: str) -> Tensor:
 
 
 def klt_words(latents: Sequence[int], photos: int) -> tuple[list[str], list[str]]:
-    """The KLTs with these counts of numbers per 256×256 photo, on tiles and whole; apart, those for which there are
-    fewer photos than components.
+    """The KLTs with these counts of numbers per 256×256 photo, on tiles and, up to 1024, whole; apart, those for which
+    there are fewer photos than components.
 
     >>> klt_words([64, 1024], photos=500)
     (['klt64:4', 'klt64:64', 'klt256:64'], ['klt256:1024'])
     """
     tiles = (WHOLE // TILE) ** 2
     asked = [(TILE, count // tiles, photos * tiles) for count in latents if count >= tiles]
-    asked += [(WHOLE, count, photos) for count in latents]
+    asked += [(WHOLE, count, photos) for count in latents if count <= MOST]
     fitting = [f"klt{side}:{components}" for side, components, samples in asked if components <= samples]
     return fitting, [f"klt{side}:{components}" for side, components, samples in asked if components > samples]

@@ -23,7 +23,7 @@ from finola.images import is_photo, photo_name, read_photo
 from finola.metrics import figures
 
 Row = dict[str, Any]
-TOGETHER = 8  # reconstructions whose figures are computed in one call
+TOGETHER = 4  # reconstructions whose figures are computed in one call
 
 
 @dataclass(frozen=True)
