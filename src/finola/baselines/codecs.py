@@ -44,10 +44,9 @@ def _pillow_has(feature: str) -> Callable[[], bool]:
     return lambda: bool(features.check(feature))
 
 
-JPEG_LADDER = (5, 8, 15, 30, 50, 75)
 FORMATS = {
-    "jpeg": Format("JPEG", _by_quality(optimize=True), JPEG_LADDER, 95, lambda: True),
-    "jpeg-progressive": Format("JPEG", _by_quality(optimize=True, progressive=True), JPEG_LADDER, 95, lambda: True),
+    "jpeg": Format("JPEG", _by_quality(optimize=True), (5, 8, 15, 30, 50, 75), 95, lambda: True),
+    "jpeg-progressive": Format("JPEG", _by_quality(optimize=True, progressive=True), (5, 15, 30, 75), 95, lambda: True),
     "jpeg2000": Format("JPEG2000", _jpeg_2000, (10, 20, 40, 80), 800, _pillow_has("jpg_2000")),
     "webp": Format("WEBP", _by_quality(method=6), (1, 2, 5, 15, 40, 75), 100, _pillow_has("webp")),
     # With one thread its files do not depend on how many cores wrote them.
