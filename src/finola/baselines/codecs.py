@@ -46,11 +46,11 @@ def _pillow_has(feature: str) -> Callable[[], bool]:
 
 FORMATS = {
     "jpeg": Format("JPEG", _by_quality(optimize=True), (5, 8, 15, 30, 50, 75), 95, lambda: True),
-    "jpeg-progressive": Format("JPEG", _by_quality(optimize=True, progressive=True), (5, 15, 30, 75), 95, lambda: True),
+    "jpeg-progressive": Format("JPEG", _by_quality(optimize=True, progressive=True), (5, 15, 50), 95, lambda: True),
     "jpeg2000": Format("JPEG2000", _jpeg_2000, (10, 20, 40, 80), 800, _pillow_has("jpg_2000")),
     "webp": Format("WEBP", _by_quality(method=6), (1, 2, 5, 15, 40, 75), 100, _pillow_has("webp")),
     # With one thread its files do not depend on how many cores wrote them.
-    "avif": Format("AVIF", _by_quality(speed=6, max_threads=1), (10, 25, 40, 60), 100, _pillow_has("avif")),
+    "avif": Format("AVIF", _by_quality(speed=6, max_threads=1), (10, 25, 60), 100, _pillow_has("avif")),
     "jxl": Format("JXL", _by_quality(), (5, 10, 25, 50, 75), 100, _has_jpeg_xl),
 }
 
