@@ -63,6 +63,12 @@ def open_photo(source: str | Path | bytes, name: str | None = None) -> Image.Ima
 
 def to_rgb(photo: Image.Image, name: str = "the photo") -> Image.Image:
     """Decode an opened photo to upright 8-bit RGB in sRGB; `name` stands in the sentence when it cannot be decoded."""
+    rgb, profile = to_own_rgb(photo, name)
+    return _to_srgb(rgb, profile) if profile else rgb
+
+
+def to_own_rgb(photo: Image.Image, name: str = "the photo") -> tuple[Image.Image, bytes | None]:
+    """The same in the photo's own RGB, with its profile; in sRGB, with none, where it has no other RGB profile."""
     with _reading(name):
         photo.load()
         profile = photo.info.get("icc_profile")
@@ -76,12 +82,23 @@ def to_rgb(photo: Image.Image, name: str = "the photo") -> Image.Image:
             photo = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
         elif photo.mode not in ("RGB", "CMYK"):
             photo = photo.convert("RGB")
-        transform = _profile_to_srgb(profile, photo.mode) if profile else None
-        if transform is not None:
-            photo = ImageCms.applyTransform(photo, transform) or photo
+        if profile and _profile_to_srgb(profile, photo.mode) is None:
+            profile = None
+        if profile and photo.mode != "RGB":
+            photo, profile = _to_srgb(photo, profile), None
         rgb = photo if photo.mode == "RGB" else photo.convert("RGB")
         rgb.info = {}  # what is applied must not be applied again
-        return rgb
+        return rgb, profile
+
+
+def to_srgb(image: Tensor, profile: bytes) -> Tensor:
+    """uint8 (3, H, W) in the colours of an ICC profile → in sRGB; unchanged where the profile is of no use."""
+    return pixels(_to_srgb(to_pillow(image), profile))
+
+
+def _to_srgb(photo: Image.Image, profile: bytes) -> Image.Image:
+    transform = _profile_to_srgb(profile, photo.mode)
+    return photo if transform is None else ImageCms.applyTransform(photo, transform) or photo
 
 
 def shown_size(photo: Image.Image, name: str = "the photo") -> tuple[int, int]:
@@ -103,6 +120,11 @@ def pixels(photo: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(photo)).permute(2, 0, 1).contiguous()
 
 
+def to_pillow(image: Tensor) -> Image.Image:
+    """The inverse of `pixels`, for (3, H, W) uint8 or float in [0, 1]."""
+    return Image.fromarray(to_uint8(image).permute(1, 2, 0).cpu().contiguous().numpy())
+
+
 def to_uint8(image: Tensor) -> Tensor:
     """Values in [0, 1] rounded to 0 … 255; what lies outside is clipped, and uint8 passes unchanged.
 
@@ -114,10 +136,19 @@ def to_uint8(image: Tensor) -> Tensor:
     return image.detach().float().nan_to_num(0.0).clamp(0, 1).mul(255).round().to(torch.uint8)
 
 
-def save_photo(image: Tensor, path: str | Path, quality: int = 95) -> Path:
+def save_photo(
+    image: Tensor,
+    path: str | Path,
+    quality: int = 95,
+    *,
+    grey: bool = False,
+    icc: bytes | None = None,
+    exif: bytes | None = None,
+) -> Path:
     """Write (3, H, W), float in [0, 1] or uint8, as PNG, JPEG or WebP by the suffix; `quality` is for the lossy two.
 
-    The file is written beside its target and renamed, so a crash leaves the old photo or the new one.
+    `grey` keeps one channel; `icc` and `exif` go into the file as they are. The file is written beside its target and
+    renamed, so a crash leaves the old photo or the new one.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in WRITE:
@@ -126,10 +157,12 @@ def save_photo(image: Tensor, path: str | Path, quality: int = 95) -> Path:
         raise ValueError(f"A photo to save has shape (3, height, width), not {tuple(image.shape)}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {path.parent} to write {path.name} into; create it first.")
-    photo = Image.fromarray(to_uint8(image).permute(1, 2, 0).cpu().contiguous().numpy())
+    photo = to_pillow(image)
+    photo = photo.convert("L") if grey else photo
+    blocks = {name: block for name, block in (("icc_profile", icc), ("exif", exif)) if block}
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        photo.save(beside, WRITE[path.suffix.lower()], quality=quality)
+        photo.save(beside, WRITE[path.suffix.lower()], quality=quality, **blocks)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -7,16 +7,20 @@ import hashlib
 import io
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageCms
 
 import finola
 from finola.cli import main
-from finola.codec.calibration import load_codec
+from finola.codec.calibration import CodecModel, load_codec
 from finola.codec.container import DamagedFile, unpack
 from finola.codec.photo import compress, decompress, find_codec, integers, read_container
 from finola.images import read_photo, save_photo
@@ -143,6 +147,80 @@ def test_grey_stays_grey_and_exif_is_kept_when_asked(tmp_path: Path) -> None:
     with Image.open(tmp_path / "grey.png") as back:
         assert back.mode == "L" and back.getexif()[0x010F] == "maker"
     assert read_container(tmp_path / "grey.finola").grey
+
+
+def test_a_colour_profile_is_kept_and_applied(tmp_path: Path) -> None:
+    swapped = swapped_profile()
+    image = Image.fromarray(photo(64, 64).permute(1, 2, 0).numpy())
+    image.save(tmp_path / "wide.png", icc_profile=swapped)
+    made = compress(tmp_path / "wide.png", quality=90)
+    container = unpack(made.data)
+    assert container.icc == swapped
+    shown = read_photo(tmp_path / "wide.png")
+    assert figure(decompress(made.data), (255 * shown).round()) > 18  # what a viewer shows, not what the file stores
+    (tmp_path / "wide.finola").write_bytes(made.data)
+    assert main(["decompress", str(tmp_path / "wide.finola"), "-o", str(tmp_path / "back.png"), "--json"]) == 0
+    with Image.open(tmp_path / "back.png") as back:
+        assert back.info["icc_profile"] == swapped
+    image.save(tmp_path / "plain.png", icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    assert unpack(compress(tmp_path / "plain.png").data).icc is None
+
+
+def swapped_profile() -> bytes:
+    """sRGB with the tags of its red and blue primaries exchanged: a profile that no viewer may ignore."""
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    red, blue = profile.index(b"rXYZ"), profile.index(b"bXYZ")
+    profile[red : red + 4], profile[blue : blue + 4] = b"bXYZ", b"rXYZ"
+    return bytes(profile).replace("sRGB".encode("utf-16-be"), "swap".encode("utf-16-be"))
+
+
+def test_effort_never_draws_worse_for_its_bits() -> None:
+    image = (255 * read_photo("skimage:astronaut")[:, 100:228, 150:278]).round().to(torch.uint8)
+    for mode in ("coded", "paper"):
+        plain, refined = (compress(image, quality=50, mode=mode, effort=effort) for effort in (0, 3))
+        before, after = figure(decompress(plain.data), image), figure(decompress(refined.data), image)
+        assert after > before - (0.0 if mode == "paper" else 0.05)
+        assert len(refined.data) < 1.03 * len(plain.data)
+    within = compress(image, bpp=0.3, effort=2)
+    assert within.bits_per_pixel <= 0.3
+
+
+def test_effort_brings_back_what_a_bad_encoder_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analysis by synthesis needs no encoder: from numbers that are all wrong it finds the picture."""
+    image = (255 * read_photo("skimage:coffee")[:, 64:192, 64:192]).round().to(torch.uint8)
+    good = figure(decompress(compress(image, quality=60).data), image)
+    original = CodecModel.latents
+    monkeypatch.setattr(CodecModel, "latents", lambda self, tiles: 0.5 * original(self, tiles))
+    bad = figure(decompress(compress(image, quality=60).data), image)
+    found = figure(decompress(compress(image, quality=60, effort=8).data), image)
+    assert bad < good - 3 and found > good - 0.5
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.integers(1, 3000), st.integers(1, 17), st.booleans(), st.integers(1, 100), st.sampled_from(["coded", "paper"])
+)
+def test_any_size_and_quality_gives_the_same_integers_back(
+    long: int, short: int, upright: bool, quality: int, mode: str
+) -> None:
+    size = (long, short) if upright else (short, long)
+    made = compress(photo(*size), quality=quality, mode=mode)
+    container, codec = unpack(made.data), load_codec("waves512")
+    assert (container.height, container.width) == size
+    assert decompress(made.data).shape == (3, *size)
+    if mode == "coded":
+        values = integers(container, codec)
+        assert values.shape == (-(-size[0] // 64) * -(-size[1] // 64), len(codec.calibration.mean))
+        assert made.data == compress(photo(*size), quality=quality, mode=mode).data
+
+
+def test_mutations_end_in_a_photo_or_a_sentence(tmp_path: Path) -> None:
+    """A few of the 20,000 that benchmarks/fuzz_codec.py tries."""
+    script = Path(__file__).parents[2] / "benchmarks" / "fuzz_codec.py"
+    done = subprocess.run([sys.executable, str(script), "400", "7"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["refused"] + found["decoded"] == 400 and found["refused"] > 350
 
 
 def test_folders_streams_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import torch
 
 import finola
 from finola.cli import main
-from finola.encoders.waves import RIDGE, WaveEncoder
+from finola.encoders.waves import RIDGE, WITHIN, WaveEncoder
 from finola.images import read_photo
 from finola.metrics import psnr
 from finola.names import ModelConfig
@@ -128,6 +128,25 @@ def test_a_picture_too_strong_for_the_sphere_is_scaled_onto_it():
     basis = WaveBasis(ModelConfig.parse("waves/64x1@4:16"))
     q = basis.complete(100 * torch.randn(3, basis.size))
     assert torch.allclose(q.square().sum(-1), torch.full((3,), 64.0), rtol=1e-5) and q.isfinite().all()
+
+
+def test_a_picture_outside_the_sphere_loses_what_draws_least():
+    """The ridge that brings it onto the sphere draws it better than scaling does, and touches no picture inside."""
+    encoder = finola.create("waves/256x1@16:64").eval().encoder
+    torch.manual_seed(0)
+    checks = (torch.rand(4, 3, 8, 8) > 0.5).float().repeat_interleave(8, 2).repeat_interleave(8, 3)
+    calm = 0.5 + 0.1 * torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        y = encoder.analyse(torch.cat([checks, calm]))
+        fitted = encoder.fit_into_sphere(y)
+        limit = WITHIN * 16
+        assert (y[:4].norm(dim=1) > limit).all() and (y[4:].norm(dim=1) < limit).all()
+        assert torch.equal(fitted[4:], y[4:])
+        assert torch.allclose(fitted[:4].norm(dim=1), torch.full((4,), limit), rtol=1e-3)
+        grams = torch.block_diag(*encoder.gram()).float()
+        scaled = y[:4] * (limit / y[:4].norm(dim=1, keepdim=True))
+        lost = [(((other - y[:4]) @ grams) * (other - y[:4])).sum(1) for other in (fitted[:4], scaled)]
+        assert (lost[0] < 0.5 * lost[1]).all()
 
 
 def test_white_and_black_fit_into_the_sphere():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from finola.baselines import Code, Peer
 from finola.codec.rate import finest_within
-from finola.images import pixels, to_uint8
+from finola.images import pixels, to_pillow
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,32 @@ FORMATS = {
 }
 
 
+class Written:
+    """The files of the image at hand: a search for a rate need not write again what the ladder has written."""
+
+    def __init__(self) -> None:
+        self.image: Tensor | None = None
+        self.files: dict[tuple[str, float], bytes] = {}
+
+    def file(self, format_name: str, image: Tensor, quality: float) -> bytes:
+        if image is not self.image:
+            self.image, self.files = image, {}
+        key = format_name, quality
+        if key not in self.files:
+            self.files[key] = write(format_name, image, quality)
+        return self.files[key]
+
+
+_written = Written()
+
+
 def write(format_name: str, image: Tensor, quality: float) -> bytes:
     """The file of an image (3, H, W) in [0, 1], byte by byte what Pillow writes."""
     known = FORMATS[format_name]
     if known.kind == "JXL":
         import pillow_jxl  # noqa: F401  (it registers the format with Pillow)
     stream = io.BytesIO()
-    photo = Image.fromarray(to_uint8(image).permute(1, 2, 0).contiguous().numpy())
-    photo.save(stream, known.kind, **known.settings(quality))
+    to_pillow(image).save(stream, known.kind, **known.settings(quality))
     return stream.getvalue()
 
 
@@ -75,7 +93,7 @@ def file_at_quality(format_name: str, quality: float) -> Peer:
     """`jpeg:8`: one quality for every image."""
 
     def encode(image: Tensor) -> Code:
-        data = write(format_name, image, quality)
+        data = _written.file(format_name, image, quality)
         return Code(data, (image.shape[-2], image.shape[-1]), bits=8 * len(data))
 
     return Peer(f"{format_name}:{quality:g}", encode, lambda code: read(code.data))
@@ -89,8 +107,11 @@ def file_at_rate(format_name: str, bits_per_pixel: float) -> Peer:
     def encode(image: Tensor) -> Code:
         height, width = image.shape[-2:]
         budget = bits_per_pixel * height * width / 8
-        guess = round(100 * bits_per_pixel) if known.settings is _jpeg_2000 else None  # its quality is a rate
-        data = finest_within(lambda quality: write(format_name, image, quality), len, known.finest, budget, guess)
+        # JPEG 2000's quality is a rate; others start from a step of the ladder, which may be written already.
+        guess = round(100 * bits_per_pixel) if known.settings is _jpeg_2000 else int(known.ladder[1])
+        data = finest_within(
+            lambda quality: _written.file(format_name, image, quality), len, known.finest, budget, guess
+        )
         return Code(data, (height, width), bits=8 * len(data))
 
     return Peer(f"{format_name}@{bits_per_pixel:g}", encode, lambda code: read(code.data))

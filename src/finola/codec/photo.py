@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,14 +18,13 @@ from finola.codec.calibration import CodecModel, load_codec
 from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, DamagedFile, unpack
 from finola.codec.rans import Decoder, Encoder
 from finola.codec.rate import finest_within
-from finola.codec.tiles import Quantised, step_size
-from finola.files import write_bytes
-from finola.images import open_photo, photo_name, pixels, to_rgb, to_uint8
+from finola.codec.refine import ROUNDS, Numbers, refine, strips
+from finola.codec.tiles import LAMBDA, Quantised, step_size
+from finola.images import open_photo, photo_name, pixels, save_photo, to_own_rgb, to_srgb, to_uint8
 from finola.tiles import cut, join
 
 DEFAULT = "waves512"
 PLAIN_BITS = 4  # per latent in the paper's mode
-STRIP = 256  # tiles decoded at a time, or one row of them, with one more row on each side
 STEPS = 256  # 0 is the finest
 COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
 
@@ -39,6 +37,7 @@ class Compressed:
     width: int
     height: int
     estimated_bits: float  # by the model's tables, for the payload
+    step: int = PLAIN_BITS
 
     @property
     def bits_per_pixel(self) -> float:
@@ -53,47 +52,69 @@ def compress(
     latents: int | None = None,
     model: str = DEFAULT,
     mode: str = "coded",
+    effort: int = 0,
     keep_exif: bool = False,
 ) -> Compressed:
     """A photo, by path, bytes or as a tensor (3, H, W), as a `.finola` file.
 
     `quality` is 1 to 100 (50 if nothing is said), `bpp` the most bits per pixel instead, `latents` how many numbers of
-    every tile are kept at most. `mode="paper"` stores four plain bits per latent and nothing else.
+    every tile are kept at most. `mode="paper"` stores four plain bits per latent and nothing else. `effort` 1 to 9 lets
+    the decoder correct the encoder, for more fidelity in more time. A colour profile other than sRGB is kept.
 
     >>> file = compress("skimage:astronaut", quality=30)
     >>> decompress(file.data).shape
     torch.Size([3, 512, 512])
     """
     codec = load_codec(model)
-    image, grey, exif = _read(photo, keep_exif)
+    image, grey, icc, exif = _read(photo, keep_exif)
     height, width = image.shape[-2:]
     if mode not in ("coded", "paper"):
         raise ValueError(f"mode {mode!r} is not known: use coded or paper.")
     if quality is not None and bpp is not None:
         raise ValueError("give --quality or --bpp, not both.")
+    if not 0 <= effort < len(ROUNDS):
+        raise ValueError(f"effort is 0 to {len(ROUNDS) - 1}, not {effort}.")
     every = torch.cat([codec.latents(tiles) for tiles in _tile_rows(image, codec)])
 
     def pack(step: int, payload: bytes, plain: bool = False) -> bytes:
         kind = FIXED_LENGTH if plain else ENTROPY_CODED
-        return Container(codec.id, codec.hash, width, height, step, kind, grey, None, exif, payload).pack()
+        return Container(codec.id, codec.hash, width, height, step, kind, grey, icc, exif, payload).pack()
 
+    b = codec.calibration.analyse(every)
     if mode == "paper":
+        if effort:
+            b = refine(codec, image, b, lambda numbers: (numbers, 0.0), ROUNDS[effort])
+            every = codec.calibration.synthesise(torch.from_numpy(b))
         payload = _plain(codec, every)
         return Compressed(pack(PLAIN_BITS, payload, plain=True), width, height, 8.0 * len(payload))
-    b = codec.calibration.analyse(every)
+    coder = codec.calibration.coder
 
-    def at(step: int) -> Quantised:
-        return codec.calibration.coder.quantise(b.copy(), step, latents)
+    def refined(step: int) -> Numbers:
+        def rounding(numbers: Numbers) -> tuple[Numbers, float]:
+            found, size = coder.quantise(numbers, step, latents), step_size(step)
+            return (found.values * size).astype(np.float32), LAMBDA * size**2 * coder.cost(found, step)
+
+        return refine(codec, image, b, rounding, ROUNDS[effort]) if effort else b
+
+    def at(step: int) -> Compressed:
+        return _finish(codec, coder.quantise(b, step, latents), step, pack, width, height)
 
     if bpp is None:
         step = quality_step(50 if quality is None else quality)
-        return _finish(codec, at(step), step, pack, width, height)
-    return finest_within(
-        lambda level: _finish(codec, at(STEPS - level), STEPS - level, pack, width, height),
-        lambda made: len(made.data),
-        STEPS,
-        bpp * width * height / 8,
-    )
+        b = refined(step)
+        return at(step)
+    budget = bpp * width * height / 8
+    made = _within(at, budget)
+    if effort:
+        b = refined(made.step)
+        made = _within(at, budget, guess=made.step)
+    return made
+
+
+def _within(at: Callable[[int], Compressed], budget: float, guess: int | None = None) -> Compressed:
+    """The file of the finest step that takes at most `budget` bytes."""
+    level = None if guess is None else STEPS - guess
+    return finest_within(lambda level: at(STEPS - level), lambda made: len(made.data), STEPS, budget, level)
 
 
 def quality_step(quality: int) -> int:
@@ -108,24 +129,26 @@ def _finish(
 ) -> Compressed:
     encoder = Encoder()
     codec.calibration.coder.put(encoder, found, step)
-    return Compressed(pack(step, encoder.finish()), width, height, codec.calibration.coder.cost(found, step))
+    return Compressed(pack(step, encoder.finish()), width, height, codec.calibration.coder.cost(found, step), step)
 
 
-def _read(photo: str | Path | bytes | Tensor, keep_exif: bool) -> tuple[Tensor, bool, bytes | None]:
-    """uint8 (3, H, W), whether all colours are grey, and the EXIF block where it is to be kept."""
+def _read(photo: str | Path | bytes | Tensor, keep_exif: bool) -> tuple[Tensor, bool, bytes | None, bytes | None]:
+    """uint8 (3, H, W), whether all colours are grey, its ICC profile, and the EXIF block where it is to be kept."""
+    icc = exif = None
     if isinstance(photo, Tensor):
         if photo.ndim != 3 or photo.shape[0] != 3 or 0 in photo.shape:
             raise ValueError(f"a photo to compress has shape (3, height, width), not {tuple(photo.shape)}.")
-        image, exif = to_uint8(photo).cpu(), None
+        image = to_uint8(photo).cpu()
     else:
         opened = open_photo(photo)
         found = opened.getexif() if keep_exif else None
-        image = pixels(to_rgb(opened, photo_name(photo)))
+        rgb, icc = to_own_rgb(opened, photo_name(photo))
+        image = pixels(rgb)
         if found:
             found.pop(0x0112, None)  # the rotation is applied
         exif = found.tobytes() if found else None
     grey = bool((image[0] == image[1]).all() and (image[1] == image[2]).all())
-    return image, grey, exif
+    return image, grey, icc, exif
 
 
 def _tile_rows(image: Tensor, codec: CodecModel) -> Iterator[Tensor]:
@@ -151,15 +174,17 @@ def _plain(codec: CodecModel, latents: Tensor) -> bytes:
 
 
 def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None) -> Tensor:
-    """The photo of a `.finola` file, by path, bytes or stream, as uint8 (3, H, W).
+    """The photo of a `.finola` file, by path, bytes or stream, as uint8 (3, H, W) in sRGB.
 
     `model` is the folder of the model it was made with, where that is not bundled.
     """
-    return decode(read_container(file), model)
+    container = read_container(file)
+    image = decode(container, model)
+    return image if container.icc is None else to_srgb(image, container.icc)
 
 
 def decode(container: Container, model: str | None = None) -> Tensor:
-    """The photo of a file that is already read."""
+    """The photo of a file that is already read, in the colours of its ICC profile if it has one."""
     codec = find_codec(container, model)
     rows, columns = _grid(container, codec)
     latents = _latents(container, codec, rows * columns)
@@ -235,28 +260,19 @@ def _decode(latents: Tensor, codec: CodecModel, grid: tuple[int, int], size: tup
     rows, columns = grid
     tile = codec.model.config.image_size[0]
     image = torch.empty(3, *size, dtype=torch.uint8)
-    strip = max(1, STRIP // columns)
-    for first in range(0, rows, strip):
-        above, below = max(0, first - 1), min(rows, first + strip + 1)
-        z = codec.maps(latents[above * columns : below * columns])
-        pixels = codec.model.decode(join(z, (below - above, columns)))[0]
-        top, bottom = first * tile, min(size[0], (first + strip) * tile)
-        offset = above * tile
+    maps: dict[int, Tensor] = {}  # by tile row: neighbours are grown once
+    for (first, last), (above, below) in strips(rows, columns):
+        grown = max(maps, default=-1) + 1
+        new = codec.maps(latents[grown * columns : below * columns])
+        maps = {row: z for row, z in maps.items() if row >= above}
+        maps |= dict(zip(range(grown, below), new.split(columns), strict=True)) if grown < below else {}
+        z = join(torch.cat([maps[row] for row in range(above, below)]), (below - above, columns))
+        pixels = codec.model.decode(z)[0]
+        top, bottom, offset = first * tile, min(size[0], last * tile), above * tile
         image[:, top:bottom] = to_uint8(pixels[:, top - offset : bottom - offset, : size[1]])
     return image
 
 
 def write_photo(image: Tensor, container: Container, path: Path) -> None:
-    """A decoded photo as a PNG, JPEG or WebP file, grey where it was, with the EXIF that was kept."""
-    from PIL import Image
-
-    from finola.images import WRITE
-
-    if path.suffix.lower() not in WRITE:
-        raise ValueError(f"Cannot write a photo as {str(path)!r}; end its name with one of {', '.join(WRITE)}.")
-    photo = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    photo = photo.convert("L") if container.grey else photo
-    stream = io.BytesIO()
-    settings = {"exif": container.exif} if container.exif else {}
-    photo.save(stream, WRITE[path.suffix.lower()], quality=95, **settings)
-    write_bytes(path, stream.getvalue())
+    """A decoded photo as a PNG, JPEG or WebP file, grey where it was, with the profile and the EXIF that were kept."""
+    save_photo(image, path, grey=container.grey, icc=container.icc, exif=container.exif)

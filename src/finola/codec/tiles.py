@@ -60,14 +60,19 @@ class Coder:
         return np.array([[table.cost(v) for v in range(-REACH, REACH + 1)] for table in self.values], np.float32)
 
     @cached_property
+    def _context_costs(self) -> NDArray[np.float32]:
+        """Bits of a class by band and context."""
+        costs = [[[table.costs[kind] for kind in range(CLASSES)] for table in tables] for tables in self.classes]
+        return np.array(costs, np.float32)
+
+    @cached_property
     def _class_costs(self) -> NDArray[np.float32]:
-        """Bits of a class in each band, averaged over contexts."""
-        by_context = [[[table.costs[kind] for kind in range(CLASSES)] for table in tables] for tables in self.classes]
-        return np.array(by_context, np.float32).mean(1)
+        """The same averaged over contexts."""
+        return self._context_costs.mean(1)
 
     def quantise(self, latents: NDArray[np.float32], step: int, keep: int | None = None) -> Quantised:
         """Latents (T, K) → the integers and classes with the least error + λ·bits, band by band."""
-        scaled = latents / np.float32(step_size(step))
+        scaled = latents / np.float32(step_size(step))  # a copy: `keep` zeroes in place
         if keep is not None:
             scaled[:, keep:] = 0
         values = np.zeros(scaled.shape, np.int64)
@@ -133,11 +138,22 @@ class Coder:
 
     def cost(self, quantised: Quantised, step: int) -> float:
         """Bits that `put` takes, by the tables' own frequencies."""
-        return sum(
-            table.cost(value)
-            for tables, values in self._symbols(quantised, step)
-            for table, value in zip(tables, values, strict=True)
-        )
+        values, kinds = quantised.values, quantised.classes
+        before = np.concatenate([np.full(1, CLASSES), kinds[:-1, 0]])
+        bits = 0.0
+        for band, (first, last) in enumerate(self.bands):
+            own = kinds[:, band]
+            bits += float(self._context_costs[band, before, own].sum(dtype=np.float64))
+            before = own
+            for kind in np.unique(own[own > 0]).tolist():
+                numbers = np.array([self.table_number(channel, kind, step) for channel in range(first, last)])
+                numbers_of = values[own == kind, first:last]
+                within = np.clip(numbers_of, -REACH, REACH)
+                bits += float(self._costs[numbers, within + REACH].sum(dtype=np.float64))
+                for row, column in np.argwhere(within != numbers_of):
+                    value, table = int(numbers_of[row, column]), self.values[numbers[column]]
+                    bits += table.cost(value) - table.cost(int(within[row, column]))
+        return bits
 
     def get(self, decoder: Decoder, count: int, step: int) -> NDArray[np.int32]:
         """`count` tiles: (count, K)."""

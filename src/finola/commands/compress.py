@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latents", type=int, metavar="K", help="keep at most so many numbers of every tile")
     parser.add_argument("--model", default="waves512", help="a bundled codec or a calibrated model's folder")
     parser.add_argument("--mode", choices=["coded", "paper"], default="coded", help="paper: four plain bits per latent")
+    parser.add_argument("--effort", type=int, default=0, metavar="0-9", help="let the decoder correct the encoder")
     parser.add_argument("--exif", action="store_true", help="keep the camera's EXIF block")
     parser.add_argument("--workers", type=int, default=1, help="processes, for many photos")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     from finola.commands._output import print_json, print_table, progress
 
     load_codec(args.model)  # said before any photo is read
-    options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "model", "mode")}
+    options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "model", "mode", "effort")}
     options["keep_exif"] = args.exif
     if args.bpp is not None and args.bpp <= 0:
         raise ValueError(f"--bpp is above 0, not {args.bpp:g}.")
@@ -107,14 +108,14 @@ def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str,
 
     from finola.codec.photo import compress, decompress
     from finola.files import write_bytes
-    from finola.images import read_photo
-    from finola.metrics import psnr
+    from finola.images import open_photo, pixels, to_rgb
+    from finola.metrics import psnr_by_strips
 
     begin = time.perf_counter()
     made = compress(source, **options)
     seconds = time.perf_counter() - begin
     write_bytes(Path(target), made.data)
-    rebuilt = decompress(made.data, model=options["model"])[None].float() / 255
-    quality = float(psnr(rebuilt, read_photo(source)[None]))
+    rebuilt = decompress(made.data, model=options["model"])
+    quality = psnr_by_strips(rebuilt, pixels(to_rgb(open_photo(source), source)))
     row = {"photo": source, "file": target, "bytes": len(made.data), "bpp": round(made.bits_per_pixel, 5)}
     return row | {"psnr": round(min(quality, 100.0), 4), "seconds": round(seconds, 4)}

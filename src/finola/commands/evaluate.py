@@ -104,7 +104,7 @@ def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, d
     import torch
     from PIL import Image, ImageDraw
 
-    from finola.images import save_photo, to_uint8
+    from finola.images import save_photo, to_pillow
 
     by_psnr = sorted(rows, key=lambda row: -row["psnr"])
     middle = max(0, len(by_psnr) // 2 - columns // 2)
@@ -121,7 +121,7 @@ def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, d
                 (left + 4, top + 2), f"{word}: {row['psnr']:.2f} dB  {row['name'][-40:]}", fill="black"
             )
             for number, image in enumerate((original, rebuilt)):
-                picture = Image.fromarray(to_uint8(image[0]).permute(1, 2, 0).numpy())
+                picture = to_pillow(image[0])
                 picture.thumbnail((side, side))
                 sheet.paste(picture, (left + number * (side + 2), top + caption))
     pixels = torch.frombuffer(bytearray(sheet.tobytes()), dtype=torch.uint8).reshape(sheet.height, sheet.width, 3)

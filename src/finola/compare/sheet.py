@@ -11,7 +11,7 @@ from torch import Tensor
 from finola.baselines import Peer
 from finola.compare.measure import Photos
 from finola.compare.tables import label
-from finola.images import pixels, save_photo, to_uint8
+from finola.images import pixels, save_photo, to_pillow, to_uint8
 from finola.metrics import psnr
 
 CROP, SCALE, CAPTION = 128, 2, 34
@@ -48,5 +48,5 @@ def _captioned(image: Tensor, title: str, figures: str) -> Tensor:
     pen = ImageDraw.Draw(tile)
     pen.text((3, 3), title, fill="black")
     pen.text((3, 17), figures, fill="black")
-    tile.paste(Image.fromarray(crop.permute(1, 2, 0).numpy()), (3, CAPTION - 2))
+    tile.paste(to_pillow(crop), (3, CAPTION - 2))
     return pixels(tile)

@@ -12,6 +12,8 @@ from finola.propagation import start_positions
 from finola.wave.basis import WaveBasis
 from finola.wave.spectrum import OPPONENT, Spectrum
 
+WITHIN = 0.995  # of the sphere's radius: some slack is left to a refinement
+BISECTIONS = 32
 RIDGE = 3e-4  # of the mean diagonal: a period above the image's side makes neighbouring waves nearly dependent
 
 
@@ -44,6 +46,7 @@ class WaveEncoder(nn.Module):
 
     def _prepare(self) -> None:
         """Sines and cosines of the distinct frequencies, and which of their products each coordinate is made of."""
+        self._eigen: tuple[list[Tensor], Tensor] | None = None
         basis = self.basis
         x, y = self._pixels()
         u, u_index = F.pad(basis.frequencies()[:, 0], (1, 0)).unique(return_inverse=True)  # the means' 0 goes first
@@ -123,15 +126,48 @@ class WaveEncoder(nn.Module):
 
     def analyse(self, images: Tensor) -> Tensor:
         """The least-squares coordinates of the picture, before any refinement: (N, size)."""
-        by_colour = self.correlations(images).split([len(S) for S in self.analysis], dim=1)
-        solved = [b @ S for b, S in zip(by_colour, self.analysis, strict=True)]
-        return torch.cat(solved, dim=1) * self.basis.gain
+        return _by_colour(self.correlations(images), list(self.analysis)) * self.basis.gain
+
+    def fit_into_sphere(self, picture: Tensor) -> Tensor:
+        """Coordinates (N, size) outside the sphere → those inside it that draw the nearest picture.
+
+        Least squares within a ball is a ridge: y(μ) = (1 + μ G⁻¹)⁻¹ y, with the μ that brings y onto it. What goes
+        first are large amplitudes of nearly dependent waves, which draw little; scaling y would fade the picture.
+        """
+        limit = WITHIN * self.config.channels**0.5
+        if torch.compiler.is_exporting() or not bool((outside := picture.norm(dim=1) > limit).any()):
+            return picture
+        vectors, values = self._directions(picture)
+        y = _by_colour(picture[outside], vectors)
+        squares = y.detach().square()
+        low, high = (squares.new_full((len(y), 1), edge) for edge in (-12.0, 12.0))  # log₁₀ μ
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            norm = (squares / (1 + 10**middle * values).square()).sum(1, keepdim=True).sqrt()
+            low, high = torch.where(norm > limit, middle, low), torch.where(norm > limit, high, middle)
+        y = y / (1 + 10**high * values)
+        return picture.index_put((outside,), _by_colour(y, [E.T for E in vectors]))
+
+    def _directions(self, like: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Per colour, the eigenvectors of the waves' Gram matrix; of all, the inverse eigenvalues, the largest 1."""
+        if self._eigen is None:
+            found = [torch.linalg.eigh(gram) for gram in self.gram()]
+            inverse = torch.cat([1 / values for values, _ in found])
+            self._eigen = [vectors.float() for _, vectors in found], (inverse / inverse.max()).float()
+        vectors, values = self._eigen
+        return [E.to(like) for E in vectors], values.to(like)
 
     def forward(self, images: Tensor) -> Tensor:
-        picture = self.basis.split(self.analyse(images))  # (N, M, size)
+        picture = self.basis.split(self.fit_into_sphere(self.analyse(images)))  # (N, M, size)
         if self.refinement is not None:
             picture = picture + self.refinement(images)
         return self.basis.complete(picture)
+
+
+def _by_colour(y: Tensor, matrices: list[Tensor]) -> Tensor:
+    """Every colour's coordinates times its matrix."""
+    parts = y.split([len(matrix) for matrix in matrices], dim=1)
+    return torch.cat([part @ matrix for part, matrix in zip(parts, matrices, strict=True)], dim=1)
 
 
 def _sum_of_phases(u: Tensor, x: Tensor, sign: int) -> Tensor:

@@ -1,0 +1,92 @@
+"""Damaged `.finola` files: 20,000 random mutations of a sample end in a photo or in one sentence, never otherwise.
+
+Half of them keep the old checksum, half get a new one, so that damage reaches header, entropy coder and model. Prints
+JSON; exits with 1 at the first mutation that raises anything but `DamagedFile`, or takes longer or more memory than any
+photo of its size may. `python benchmarks/fuzz_codec.py [COUNT] [SEED]`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import torch
+
+from finola.codec.container import DamagedFile
+from finola.codec.photo import compress, decompress
+
+SLOWEST = 20.0  # seconds that one file may take
+MOST_MEMORY = 2_000_000  # kB resident
+
+
+def sample() -> bytes:
+    """A made photo of 70×90 pixels."""
+    y, x = torch.meshgrid(torch.arange(70), torch.arange(90), indexing="ij")
+    image = torch.stack([(3 * x + y) % 256, (x * x // 40 + 2 * y) % 256, 255 - x - y]).to(torch.uint8)
+    return compress(image, quality=40).data
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """One to eight changes: bytes set, flipped, inserted, deleted, repeated, or the end cut off."""
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 8)):
+        if not changed:
+            break
+        at = rng.randrange(len(changed))
+        kind = rng.randrange(6)
+        if kind == 0:
+            changed[at] = rng.randrange(256)
+        elif kind == 1:
+            changed[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            changed[at:at] = rng.randbytes(rng.randint(1, 4))
+        elif kind == 3:
+            del changed[at : at + rng.randint(1, 4)]
+        elif kind == 4:
+            changed[at:at] = changed[at : at + rng.randint(1, 16)]
+        else:
+            del changed[at:]
+    return bytes(changed)
+
+
+def with_checksum(data: bytes) -> bytes:
+    """The same with the last four bytes made right."""
+    return data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little")
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    rng = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    original = sample()
+    decompress(original)
+    found = {"mutations": count, "refused": 0, "decoded": 0, "slowest_seconds": 0.0}
+    begin = time.perf_counter()
+    for number in range(count):
+        data = mutate(original, rng)
+        data = with_checksum(data) if number % 2 else data
+        started = time.perf_counter()
+        try:
+            decompress(data)
+            found["decoded"] += 1
+        except DamagedFile:
+            found["refused"] += 1
+        except ValueError as error:  # another model's name is a sentence of its own
+            if "needs the model" not in str(error):
+                Path("fuzz-failure.finola").write_bytes(data)
+                raise
+            found["refused"] += 1
+        found["slowest_seconds"] = max(found["slowest_seconds"], time.perf_counter() - started)
+    found["seconds"] = time.perf_counter() - begin
+    found["peak_memory_kB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps(found, indent=2))
+    if found["slowest_seconds"] > SLOWEST or found["peak_memory_kB"] > MOST_MEMORY:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
