@@ -28,7 +28,7 @@ def test_the_common_rate_scales_with_the_batch() -> None:
     assert common_rate(tiny("optimiser.rate=3e-4")) == 3e-4
 
 
-PIXEL_LAYERS = ("to_pixels", "on_pixels.2")  # they add to pixels
+PIXEL_LAYERS = ("to_pixels", "on_pixels.3")  # they add to pixels
 
 
 def test_a_wave_start_refines_fast_and_moves_its_waves_slowly() -> None:
