@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,14 +11,18 @@ import torch
 
 from finola.bench.machine import gemm_rate, peak_memory, timed
 from finola.codec.photo import compress, decompress
-from finola.images import read_photo
+from finola.images import read_photo, to_uint8
+from finola.metrics import psnr_by_strips
 
 REPEATS = 5
 SIDE = 512  # of the product that times are also given in
+PHOTOS = ("skimage:astronaut", "skimage:coffee", "skimage:chelsea", "skimage:rocket")
+RATE = 0.19  # bits per pixel, at which efforts are compared
+EFFORTS = (0, 1, 2, 3, 5, 7, 9)
 
 
-def bench_codec(model: str = "waves512", size: tuple[int, int] = (512, 768)) -> dict[str, Any]:
-    """A photo of scikit-image's, tiled to `size`, once loaded: fixed quality, fixed rate, and back."""
+def bench_codec(model: str = "waves512", size: tuple[int, int] = (512, 768), quick: bool = False) -> dict[str, Any]:
+    """A photo of scikit-image's, tiled to `size`, once loaded: fixed quality, fixed rate, back; what effort buys."""
     device = torch.device("cpu")
     height, width = size
     photo = read_photo("skimage:coffee")
@@ -35,4 +40,19 @@ def bench_codec(model: str = "waves512", size: tuple[int, int] = (512, 768)) -> 
         seconds = statistics.median(timed(work, device) for _ in range(REPEATS))
         stations[name] = {"seconds": seconds, "peak_bytes": peak_memory(work), "gemm_products": seconds / product}
     facts = {"model": model, "width": width, "height": height, "threads": torch.get_num_threads()}
-    return facts | {"bpp": 8 * len(data) / (height * width), "stations": stations}
+    found = facts | {"bpp": 8 * len(data) / (height * width), "stations": stations}
+    return found if quick else found | {"effort": [effort_row(effort, model) for effort in EFFORTS]}
+
+
+def effort_row(effort: int, model: str) -> dict[str, float]:
+    """Means over a few photos at one rate: what an effort costs and gives."""
+    rows = []
+    for name in PHOTOS:
+        photo = read_photo(name)
+        begin = time.perf_counter()
+        made = compress(photo, bpp=RATE, model=model, effort=effort)
+        seconds = time.perf_counter() - begin
+        rebuilt = decompress(made.data, model=model)
+        rows.append((made.bits_per_pixel, psnr_by_strips(rebuilt, to_uint8(photo)), seconds))
+    bpp, quality, seconds = (statistics.fmean(column) for column in zip(*rows, strict=True))
+    return {"effort": effort, "bpp": bpp, "psnr": quality, "seconds": seconds}

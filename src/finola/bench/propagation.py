@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -56,6 +59,7 @@ def bench_propagation(quick: bool = False) -> dict[str, Any]:
     result: dict[str, Any] = {"threads": torch.get_num_threads(), "device": device.type, "rows": rows}
     result["training_memory"] = [training_memory(case, device) for case in CASES if case.train]
     result["exponents"] = exponents(device)
+    result["startup"] = startup()
     if not quick:
         result["over_sequential"] = [over_sequential(3072, side, device) for side in (16, 64)]
     return result
@@ -128,6 +132,22 @@ def walk_every_position(q: Tensor, coefficients: Coefficients, side: int) -> Ten
 
 def _distance(position: tuple[int, int], centre: int) -> int:
     return abs(position[0] - centre) + abs(position[1] - centre)
+
+
+def startup() -> dict[str, float]:
+    """Medians of three: seconds of `finola --help`, and what `import finola` adds to `import torch`."""
+    clock = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+
+    def seconds(*words: str) -> float:
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+        return float(done.stdout) if words[0] == "-c" else time.perf_counter() - begin
+
+    def median(*words: str) -> float:
+        return statistics.median(seconds(*words) for _ in range(3))
+
+    torch_alone, both = (median("-c", clock.format(names)) for names in ("torch", "torch, finola"))
+    return {"help_seconds": median("-m", "finola.cli", "--help"), "import_seconds": both - torch_alone}
 
 
 def exponents(device: torch.device) -> dict[str, float]:

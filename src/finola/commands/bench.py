@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     elif args.subject == "codec":
         from finola.bench.codec import bench_codec
 
-        result = bench_codec(args.what or "waves512")
+        result = bench_codec(args.what or "waves512", quick=args.quick)
     else:
         from finola.bench.training import bench_training
         from finola.training.reading import load_recipe
@@ -71,6 +71,8 @@ def _show_propagation(result: dict[str, Any]) -> None:
             f"C = 3072 at {row['side']}x{row['side']}: {row['ratio']:.1f} times as fast as position by position "
             f"(bar {row['bar']}, the paper {row['paper']})"
         )
+    startup = result["startup"]
+    print(f"finola --help takes {startup['help_seconds']:.2f} s; import finola adds {startup['import_seconds']:.2f} s")
     exponents = ", ".join(f"{name}^{value:.2f}" for name, value in result["exponents"].items())
     print(f"time grows as {exponents}")
 
@@ -109,6 +111,12 @@ def _show_codec(result: dict[str, Any]) -> None:
     ]
     title = f"{result['model']}, {result['width']}x{result['height']} pixels, {result['bpp']:.2f} bits per pixel"
     print_table(title, ["", "time", "memory", "in GEMMs of 512x512x512"], rows)
+    efforts = [
+        (str(r["effort"]), f"{r['bpp']:.3f}", f"{r['psnr']:.2f}", f"{r['seconds']:.2f}")
+        for r in result.get("effort", [])
+    ]
+    if efforts:
+        print_table("scikit-image's photos at one rate", ["effort", "bpp", "PSNR, dB", "seconds a photo"], efforts)
 
 
 def _show_training(result: dict[str, Any]) -> None:

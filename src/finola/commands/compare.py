@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
     import json
     import shlex
     import sys
+    import time
 
     from finola.commands._output import print_json
     from finola.compare.fitting import fit
@@ -54,8 +55,10 @@ def run(args: argparse.Namespace) -> None:
     fitted = fit(train, [word for word in words if word.startswith("klt")], cache)
     for word in words:
         build_peer(word, fitted)  # a peer that cannot be built is said before the long work
+    begin = time.perf_counter()
     rows = _measure(photos, words, fitted, cache, args)
     result = gather(rows, words, args)
+    result["seconds"] = round(time.perf_counter() - begin, 1)  # rows that were kept from before take none
     result["command"] = f"finola {shlex.join(sys.argv[1:])}"
     result["left_out"] = left_out
     if args.out:
