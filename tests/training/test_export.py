@@ -48,6 +48,16 @@ def test_a_run_is_exported_elsewhere_on_request(finished: Path, tmp_path: Path) 
     assert {file.name for file in target.iterdir()} == {"README.md", "config.json", "model.safetensors"}
 
 
+def test_half_precision_halves_the_file_and_hardly_changes_the_picture(finished: Path, tmp_path: Path) -> None:
+    half = export(finished, tmp_path / "half", half=True)
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (half, finished / "model")]
+    assert sizes[0] < 0.6 * sizes[1]
+    model, whole = finola.load(half), finola.load(finished / "model")
+    images = torch.rand(2, 3, 16, 24)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert torch.allclose(model(images), whole(images), atol=0.02)
+
+
 def test_a_folder_without_a_checkpoint_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"holds no best\.ckpt or last\.ckpt; train first"):
         export(tmp_path, tmp_path / "model")

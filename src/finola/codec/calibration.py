@@ -104,16 +104,17 @@ def to_q(model: Autoencoder, latents: Tensor) -> Tensor:
 @lru_cache(maxsize=4)
 def load_codec(word: str) -> CodecModel:
     """A bundled codec by its id, or a folder that holds a model and its tables."""
+    from finola.zoo import BUNDLED as WEIGHTS
     from finola.zoo import load
 
     if word in BUNDLED:
         tables = Path(str(files("finola.codec") / "tables" / f"{word}.safetensors"))
         return CodecModel(word, _hash(tables), load(BUNDLED[word]).for_inference(), Calibration.load(tables))
-    folder = Path(word).expanduser()
+    bundled = {path.parent.name: path.parent for path in WEIGHTS.glob(f"*/{FILE}")}
+    folder = bundled.get(word, Path(word).expanduser())
     if not (folder / FILE).is_file():
-        raise FileNotFoundError(
-            f"{word} is no codec: name one of {', '.join(BUNDLED)}, or a model's folder after finola calibrate."
-        )
+        known = ", ".join([*bundled, *BUNDLED])
+        raise FileNotFoundError(f"{word} is no codec: name one of {known}, or a model's folder after finola calibrate.")
     weights = sorted(folder.glob("*.safetensors"))
     name = "".join(c for c in folder.resolve().name.lower() if c in "abcdefghijklmnopqrstuvwxyz0123456789._-")[:32]
     model = load(str(folder)).for_inference()

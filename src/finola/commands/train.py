@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the run's folder")
     parser.add_argument("--export", metavar="DIR", help="write the trained model there (default: DIR/model of the run)")
+    parser.add_argument("--half", action="store_true", help="store the exported weights in half precision")
     parser.add_argument("--json", action="store_true", help="print JSON")
     _let_overrides_stand_anywhere(parser)
 
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
     from finola.training.engine import train
 
-    outcome = train(recipe, out, resume=args.resume, export_to=args.export, quiet=args.json)
+    outcome = train(recipe, out, resume=args.resume, export_to=args.export, half=args.half, quiet=args.json)
     return _report(outcome, recipe, args.json)
 
 

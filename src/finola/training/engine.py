@@ -63,7 +63,13 @@ class Outcome:
 
 
 def train(
-    recipe: Recipe, out: str | Path, *, resume: bool = False, export_to: str | Path | None = None, quiet: bool = False
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    export_to: str | Path | None = None,
+    half: bool = False,
+    quiet: bool = False,
 ) -> Outcome:
     """Run a recipe in the folder `out`, and export the best weights to `out/model` when it is finished.
 
@@ -89,7 +95,7 @@ def train(
         if outcome.status == "finished":
             from finola.training.pretrained import export
 
-            outcome.model = str(export(folder, export_to or folder / "model"))
+            outcome.model = str(export(folder, export_to or folder / "model", half=half))
         _write_json(folder / SUMMARY, asdict(outcome))
     return outcome
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import finola
-from finola.files import write_text
+from finola.files import write_tensors, write_text
 from finola.names import ModelConfig, show_size
 from finola.training.checkpoints import BEST, LAST, read_checkpoint
 from finola.training.ema import KEY as EMA_KEY
@@ -16,11 +16,14 @@ from finola.training.reading import load_recipe
 from finola.training.recipe import Recipe
 from finola.training.task import build_task
 
+WEIGHTS = "model.safetensors"
 
-def export(run: str | Path, target: str | Path, which: str | None = None) -> Path:
+
+def export(run: str | Path, target: str | Path, which: str | None = None, *, half: bool = False) -> Path:
     """Write the model of a run's folder to `target` with `save_pretrained`, and a README.md that is its model card.
 
     `which` is best.ckpt or last.ckpt; by default the best where there is one. With EMA on it is the mean weights.
+    `half` stores parameters in half precision; they are loaded as float32 all the same.
     """
     run, target = Path(run), Path(target)
     names = [which] if which else [BEST, LAST]
@@ -32,6 +35,10 @@ def export(run: str | Path, target: str | Path, which: str | None = None) -> Pat
     model: Any = build_task(recipe).model
     model.load_state_dict(weights_of(content))
     model.eval().save_pretrained(target)
+    if half:
+        parameters = dict(model.named_parameters())
+        state = model.state_dict().items()
+        write_tensors(target / WEIGHTS, {key: value.half() if key in parameters else value for key, value in state})
     text = card(recipe, read_curve(run / CURVE), int(content["global_step"]), EMA_KEY in content.get("callbacks", {}))
     write_text(target / "README.md", text)
     return target
