@@ -27,7 +27,11 @@ it is starved of data, on 64Ã—64 tiles it is the strongest linear code. `waves/â
 
 def page(results: dict[str, dict[str, Any]]) -> str:
     """The whole page, from what the comparisons found."""
-    parts = [HEAD]
+    took = json.loads((RESULTS / "time-compare.json").read_text())
+    parts = [
+        HEAD,
+        f"{took['rows']:,} rows of classical peers on photos256 took {took['wall_seconds'] / 60:.1f} minutes.\n",
+    ]
     for name, result in results.items():
         parts.append(f"\n## {result['data']}, {result['images']} photos\n\n    {result['command']}\n")
         parts.append(f"![PSNR over bits and over latents](images/compare-{name}.png)\n")
