@@ -42,7 +42,7 @@ def make_photo(megapixels: float, path: Path) -> None:
 
 def measure(what: str, source: Path, target: Path) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, "-c", WORK, what, str(source), str(target)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", WORK, what, str(source), str(target)], stdout=subprocess.PIPE, text=True, check=True
     )
     row = json.loads(done.stdout)
     return {key: row[key] for key in ("peak_bytes", "seconds")}

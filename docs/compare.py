@@ -17,7 +17,7 @@ Written by `python docs/compare.py` from `results/compare-*.json`, which `finola
 are means over photos of the figure of each photo; times are means per photo of one process on one thread, with as many
 processes as cores beside each other. **Quoted** figures are the paper's, on ImageNet-1K val at 256×256; nothing quoted
 was measured here. A file "of at most X bits per pixel" has the best quality that fits, searched for photo by photo,
-and its encoding time is the search's.
+and its encoding time is the search's, without the files that the curve had written before.
 
 The DCT, DWT and DTCWT keep what the paper's tables keep. The paper does not name its wavelet: its counts ask for six
 taps, and ours are Daubechies' (db3). The KLT is fitted to the train split of photos256, 4,866 photos: on whole photos

@@ -260,17 +260,27 @@ def _decode(latents: Tensor, codec: CodecModel, grid: tuple[int, int], size: tup
     rows, columns = grid
     tile = codec.model.config.image_size[0]
     image = torch.empty(3, *size, dtype=torch.uint8)
-    maps: dict[int, Tensor] = {}  # by tile row: neighbours are grown once
+    maps: dict[int, Tensor] = {}  # by tile row, joined: neighbours are grown once
     for (first, last), (above, below) in strips(rows, columns):
-        grown = max(maps, default=-1) + 1
-        new = codec.maps(latents[grown * columns : below * columns])
-        maps = {row: z for row, z in maps.items() if row >= above}
-        maps |= dict(zip(range(grown, below), new.split(columns), strict=True)) if grown < below else {}
-        z = join(torch.cat([maps[row] for row in range(above, below)]), (below - above, columns))
-        pixels = codec.model.decode(z)[0]
-        top, bottom, offset = first * tile, min(size[0], last * tile), above * tile
+        for row in [row for row in maps if row < above]:
+            del maps[row]
+        grown = above + len(maps)
+        if grown < below:
+            by_row = codec.maps(latents[grown * columns : below * columns]).split(columns)
+            maps |= {row: join(z, (1, columns)) for row, z in enumerate(by_row, start=grown)}
+            del by_row
+        near = [_near(maps[row], row, first, last) for row in range(above, below)]
+        pixels = codec.model.decode(torch.cat(near, dim=2))[0]
+        top, bottom = first * tile, min(size[0], last * tile)
+        offset = top - (tile // 2 if above < first else 0)
         image[:, top:bottom] = to_uint8(pixels[:, top - offset : bottom - offset, : size[1]])
     return image
+
+
+def _near(z: Tensor, row: int, first: int, last: int) -> Tensor:
+    """Of a joined row of tiles' maps: all of it, or of a neighbour the half that lies next to rows first … last − 1."""
+    half = z.shape[2] // 2
+    return z[:, :, half:] if row < first else z[:, :, :half] if row >= last else z
 
 
 def write_photo(image: Tensor, container: Container, path: Path) -> None:

@@ -20,7 +20,7 @@ from finola.tiles import join
 
 ROUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # by effort
 STRIDE = 0.7  # of the way to the next target: the slopes differ from tile to tile
-STRIP = 256  # tiles drawn at a time, or one row of them, with one more row on each side
+STRIP = 96  # tiles drawn at a time, or one row of them, with one more row on each side
 
 Numbers = NDArray[np.float32]  # (tiles, K)
 Rounding = Callable[[Numbers], tuple[Numbers, float]]  # numbers → what a file would say instead, and what its bits cost
