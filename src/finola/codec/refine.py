@@ -27,16 +27,22 @@ Rounding = Callable[[Numbers], tuple[Numbers, float]]  # numbers → what a file
 
 
 def refine(codec: CodecModel, image: Tensor, b: Numbers, rounding: Rounding, rounds: int) -> Numbers:
-    """The numbers, of all that so many rounds come to, whose file costs least: squared error plus the price of bits."""
-    best, least = b, float("inf")
-    for count in range(rounds + 1):
-        rounded, price = rounding(b)
-        error, towards = error_and_step(codec, image, rounded)
+    """The numbers, after so many tries, whose file costs least: squared error plus the price of its bits.
+
+    A try that costs more than the best so far is taken back, and the next one goes half as far.
+    """
+    rounded, price = rounding(b)
+    error, towards = error_and_step(codec, image, rounded)
+    least, stride = error + price, STRIDE
+    for _ in range(rounds):
+        tried = b + np.float32(stride) * (rounded + towards - b)
+        rounded_now, price = rounding(tried)
+        error, towards_now = error_and_step(codec, image, rounded_now)
         if error + price < least:
-            best, least = b, error + price
-        if count < rounds:
-            b = b + np.float32(STRIDE) * (rounded + towards - b)
-    return best
+            b, rounded, towards, least = tried, rounded_now, towards_now, error + price
+        else:
+            stride /= 2
+    return b
 
 
 def error_and_step(codec: CodecModel, image: Tensor, b: Numbers) -> tuple[float, Numbers]:

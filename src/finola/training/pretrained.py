@@ -17,13 +17,14 @@ from finola.training.recipe import Recipe
 from finola.training.task import build_task
 
 WEIGHTS = "model.safetensors"
+PRECISE = "analysis"  # inverts nearly dependent waves: in half precision it costs 2 dB, everything else 0.0001
 
 
 def export(run: str | Path, target: str | Path, which: str | None = None, *, half: bool = False) -> Path:
     """Write the model of a run's folder to `target` with `save_pretrained`, and a README.md that is its model card.
 
     `which` is best.ckpt or last.ckpt; by default the best where there is one. With EMA on it is the mean weights.
-    `half` stores parameters in half precision; they are loaded as float32 all the same.
+    `half` stores parameters in half precision, but for a wave encoder's analysis; all are loaded as float32.
     """
     run, target = Path(run), Path(target)
     names = [which] if which else [BEST, LAST]
@@ -36,9 +37,9 @@ def export(run: str | Path, target: str | Path, which: str | None = None, *, hal
     model.load_state_dict(weights_of(content))
     model.eval().save_pretrained(target)
     if half:
-        parameters = dict(model.named_parameters())
+        halved = {key for key, _ in model.named_parameters() if PRECISE not in key}
         state = model.state_dict().items()
-        write_tensors(target / WEIGHTS, {key: value.half() if key in parameters else value for key, value in state})
+        write_tensors(target / WEIGHTS, {key: value.half() if key in halved else value for key, value in state})
     text = card(recipe, read_curve(run / CURVE), int(content["global_step"]), EMA_KEY in content.get("callbacks", {}))
     write_text(target / "README.md", text)
     return target
