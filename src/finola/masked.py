@@ -1,0 +1,195 @@
+"""Masked FINOLA (§5, appendix B): one quadrant is seen, the recurrence predicts the rest.
+
+The map z is 1/16 of the image, h × w positions. A block of h/2 × w/2 of them, anywhere, is unmasked; only its pixels go
+through the encoder. A block's place is the map's position (y, x) of its upper left corner, 0 … h/2 and 0 … w/2.
+
+- Element-wise (E): the block is pooled to one q, put at the block's centre, and the whole map grows from it.
+- Block-wise (B): nothing is pooled. Every visible position walks half a map to the side, half a map up or down, and
+  both, and so predicts exactly three masked ones. Columns left of the middle walk right, others left; rows alike.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from finola.decoders import build_decoder
+from finola.encoders import build_encoder
+from finola.names import ModelConfig
+from finola.pooling import AttentionPool
+from finola.propagation import Direction, Position, Step, propagate
+from finola.transitions import build_transition
+
+VARIANTS = ("e", "b")
+
+
+class Prediction(NamedTuple):
+    """What was drawn, and which pixels had not been seen."""
+
+    images: Tensor  # (N, 3, H, W)
+    masked: Tensor  # (N, 1, H, W), bool
+
+
+class MaskedFinola(nn.Module):
+    """A masked model by name: encoder, channels and decoder as in `Autoencoder`; `variant` is "e" or "b".
+
+    >>> model = MaskedFinola("mf-w720/32x1@4:64+patch", "b")
+    >>> places = random_places(2, model.map_size)
+    >>> model(torch.rand(2, 3, 64, 64), places).images.shape
+    torch.Size([2, 3, 64, 64])
+    """
+
+    def __init__(self, name: str, variant: str = "b", *, one_jump: bool = False) -> None:
+        super().__init__()
+        self.config = config = ModelConfig.parse(name)
+        if variant not in VARIANTS:
+            raise ValueError(f"variant {variant!r} is not known: use {' or '.join(VARIANTS)}.")
+        if config.is_waves or config.paths != 1:
+            raise ValueError(f"{name}: masked FINOLA has a convolutional encoder and a single path.")
+        self.variant, self.one_jump = variant, one_jump
+        self.encoder = build_encoder(config.encoder, half(config.image_size))
+        channels, reduction = int(self.encoder.channels), int(self.encoder.reduction)  # type: ignore[arg-type]
+        if config.cell != (reduction, reduction) or any(side % 2 for side in config.map_size):
+            side = 2 * reduction
+            raise ValueError(
+                f"{name}: the map of masked FINOLA is 1/{reduction} of the image, whose sides are multiples of {side}."
+            )
+        pooled = variant == "e"
+        self.pool: nn.Module = AttentionPool(channels, config.channels) if pooled else nn.Identity()
+        wide = pooled or channels == config.channels
+        self.embed: nn.Module = nn.Identity() if wide else nn.Linear(channels, config.channels)
+        self.transition = build_transition(config.transition, config.speeds, config.channels)
+        self.decoder = build_decoder(config)
+
+    @property
+    def map_size(self) -> Position:
+        return self.config.map_size
+
+    def forward(self, images: Tensor, places: Tensor) -> Prediction:
+        """Images (N, 3, H, W) seen at `places` (N, 2) only."""
+        if tuple(images.shape[-2:]) != self.config.image_size:
+            height, width = self.config.image_size
+            raise ValueError(f"{self.config} takes images of {height}x{width}, not {tuple(images.shape[-2:])}.")
+        z = self.grow(self.see(images, places), places)
+        return Prediction(self.decoder(z), self.masked_pixels(places))
+
+    def see(self, images: Tensor, places: Tensor) -> Tensor:
+        """The encoder's map of every image's block: (N, channels, h/2, w/2). No other pixel is read."""
+        (cell_height, cell_width), (height, width) = self.config.cell, half(self.config.image_size)
+        blocks = [
+            image[:, y * cell_height : y * cell_height + height, x * cell_width : x * cell_width + width]
+            for image, (y, x) in zip(images, places.tolist(), strict=True)
+        ]
+        seen: Tensor = self.encoder(torch.stack(blocks))
+        return seen
+
+    def grow(self, seen: Tensor, places: Tensor) -> Tensor:
+        """The whole map z (N, C, h, w) from what was seen."""
+        step = self.transition.prepared()
+        if self.variant == "e":
+            return grow_from_centres(self.pool(seen), step, self.map_size, places)
+        tokens = self.embed(seen.flatten(2).transpose(1, 2))  # (N, h/2·w/2, C)
+        steps = (1, 1) if self.one_jump else half(self.map_size)
+        return grow_from_block(tokens, step, self.map_size, places, steps)
+
+    def masked_pixels(self, places: Tensor) -> Tensor:
+        """(N, 1, H, W): where the loss is taken."""
+        masked = ~visible(places, self.map_size)
+        return masked[:, None].repeat_interleave(self.config.cell[0], 2).repeat_interleave(self.config.cell[1], 3)
+
+
+def masked_loss(prediction: Prediction, images: Tensor) -> Tensor:
+    """Mean square error over masked pixels alone."""
+    masked = prediction.masked.expand_as(images)
+    return F.mse_loss(prediction.images[masked], images[masked])
+
+
+def half(size: Position) -> Position:
+    return size[0] // 2, size[1] // 2
+
+
+def random_places(count: int, map_size: Position, generator: torch.Generator | None = None) -> Tensor:
+    """A floating quadrant for every image: (count, 2), every place equally likely."""
+    height, width = half(map_size)
+    y = torch.randint(height + 1, (count,), generator=generator)
+    x = torch.randint(width + 1, (count,), generator=generator)
+    return torch.stack([y, x], 1)
+
+
+def visible(places: Tensor, map_size: Position) -> Tensor:
+    """Which positions the blocks cover: (N, h, w), bool."""
+    (height, width), (tall, wide) = map_size, half(map_size)
+    y, x = torch.arange(height, device=places.device), torch.arange(width, device=places.device)
+    top, left = places[:, :1], places[:, 1:]
+    inside_y, inside_x = (y >= top) & (y < top + tall), (x >= left) & (x < left + wide)
+    return inside_y[:, :, None] & inside_x[:, None, :]
+
+
+def positions(places: Tensor, map_size: Position) -> tuple[Tensor, Tensor]:
+    """(y, x) of every visible position, row by row: (N, h/2·w/2) each."""
+    tall, wide = half(map_size)
+    rows, columns = torch.arange(tall, device=places.device), torch.arange(wide, device=places.device)
+    y = places[:, :1, None] + rows[None, :, None] + 0 * columns
+    x = places[:, 1:, None] + columns + 0 * rows[None, :, None]
+    return y.flatten(1), x.flatten(1)
+
+
+def groups(place: Position, map_size: Position) -> set[tuple[int, int]]:
+    """The distinct (dy, dx) by which a block's positions reach across the map: 1, 2 or 4 of them.
+
+    >>> [len(groups(place, (16, 16))) for place in ((0, 0), (0, 3), (5, 3))]
+    [1, 2, 4]
+    """
+    tall, wide = half(map_size)
+    ys, xs = (axis[0].tolist() for axis in positions(torch.tensor([place]), map_size))
+    return {(tall if y < tall else -tall, wide if x < wide else -wide) for y, x in zip(ys, xs, strict=True)}
+
+
+def grow_from_centres(q: Tensor, step: Step, map_size: Position, places: Tensor) -> Tensor:
+    """E: the map (N, C, h, w) of q (N, 1, C), each grown from its own block's centre; equal places share products."""
+    tall, wide = half(map_size)
+    found, which = places.unique(dim=0, return_inverse=True)
+    z = q.new_empty(len(q), q.shape[-1], *map_size).contiguous(memory_format=torch.channels_last)
+    for number, (y, x) in enumerate(found.tolist()):
+        own = which == number
+        z = z.index_put((own,), propagate(q[own], step, map_size, (y + tall // 2, x + wide // 2)))
+    return z
+
+
+def grow_from_block(tokens: Tensor, step: Step, map_size: Position, places: Tensor, steps: Position) -> Tensor:
+    """B: the map (N, C, h, w) of the visible tokens (N, h/2·w/2, C), each of which predicts three positions.
+
+    The diagonal one is the mean of both orders, as in propagation.
+    """
+    n, _, channels = tokens.shape
+    (height, width), (tall, wide) = map_size, half(map_size)
+    y, x = positions(places, map_size)
+    ahead = {"x": (x < wide).flatten(), "y": (y < tall).flatten()}
+    z = tokens.flatten(0, 1)  # (N·h/2·w/2, C)
+    across = _walk(z, step, ("right", "left"), ahead["x"], steps[1])
+    down = _walk(z, step, ("down", "up"), ahead["y"], steps[0])
+    diagonal = 0.5 * (
+        _walk(across, step, ("down", "up"), ahead["y"], steps[0])
+        + _walk(down, step, ("right", "left"), ahead["x"], steps[1])
+    )
+    image = torch.arange(n, device=tokens.device)[:, None].expand_as(y).flatten()
+    y, x = y.flatten(), x.flatten()
+    there_y, there_x = (y + tall) % height, (x + wide) % width  # half a map ahead, or back: the same position
+    grown = tokens.new_zeros(n, height, width, channels)
+    index = (torch.cat([image] * 4), torch.cat([y, y, there_y, there_y]), torch.cat([x, there_x, x, there_x]))
+    return grown.index_put(index, torch.cat([z, across, down, diagonal])).permute(0, 3, 1, 2)
+
+
+def _walk(z: Tensor, step: Step, ways: tuple[Direction, Direction], ahead: Tensor, steps: int) -> Tensor:
+    """Rows (T, C) after so many steps, each ahead or back as `ahead` (T,) says."""
+    result = z
+    for way, own in zip(ways, (ahead, ~ahead), strict=True):
+        if bool(own.any()):
+            walked = z[own]
+            for _ in range(steps):
+                walked = step(walked, way)
+            result = result.index_put((own,), walked)
+    return result

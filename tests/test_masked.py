@@ -1,0 +1,141 @@
+"""Masked FINOLA: every masked position is predicted once, and nothing masked is ever seen."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from finola.masked import (
+    MaskedFinola,
+    Prediction,
+    groups,
+    grow_from_block,
+    grow_from_centres,
+    half,
+    masked_loss,
+    positions,
+    random_places,
+    visible,
+)
+from finola.propagation import Coefficients, propagate
+
+SIZES = [(4, 4), (8, 8), (16, 16), (4, 8), (12, 6)]
+
+
+def every_place(size: tuple[int, int]) -> list[tuple[int, int]]:
+    return list(itertools.product(range(size[0] // 2 + 1), range(size[1] // 2 + 1)))
+
+
+class Trace:
+    """A step rule that counts: channel 0 is the position's x, channel 1 its y."""
+
+    def __call__(self, z: torch.Tensor, direction: str) -> torch.Tensor:
+        dx, dy = {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}[direction]
+        return z + torch.tensor([dx, dy], dtype=z.dtype)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_predictions_tile_the_masked_area_exactly_once(size):
+    """Tokens that know where they are walk to exactly the positions that they are put at."""
+    places = torch.tensor(every_place(size))
+    y, x = positions(places, size)
+    tokens = torch.stack([x, y], -1).float()
+    z = grow_from_block(tokens, Trace(), size, places, half(size))
+    rows, columns = torch.meshgrid(torch.arange(size[0]), torch.arange(size[1]), indexing="ij")
+    assert torch.equal(z, torch.stack([columns, rows]).float().expand_as(z))
+    count = torch.zeros(len(places), *size)
+    tall, wide = half(size)
+    for dy, dx in ((0, 0), (0, wide), (tall, 0), (tall, wide)):
+        for number in range(len(places)):
+            count[number, (y[number] + dy) % size[0], (x[number] + dx) % size[1]] += 1
+    assert (count == 1).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_corner_edge_and_middle_blocks_have_1_2_and_4_groups(size):
+    tall, wide = half(size)
+    for y, x in every_place(size):
+        at_edges = (y in (0, tall)) + (x in (0, wide))
+        assert len(groups((y, x), size)) == {2: 1, 1: 2, 0: 4}[at_edges]
+
+
+def test_visible_is_a_quadrant_wherever_it_floats():
+    for size in SIZES:
+        places = torch.tensor(every_place(size))
+        seen = visible(places, size)
+        assert (seen.flatten(1).sum(1) == size[0] * size[1] // 4).all()
+        y, x = positions(places, size)
+        assert all(bool(seen[n, y[n], x[n]].all()) for n in range(len(places)))
+
+
+def test_block_wise_steps_are_the_recurrence():
+    """From the upper left corner: half a map to the right, down, and both, as position by position."""
+    torch.manual_seed(0)
+    coefficients = Coefficients(*(0.3 * torch.randn(4, 6, 6, dtype=torch.float64)))
+    tokens = torch.randn(1, 4, 6, dtype=torch.float64)
+    z = grow_from_block(tokens, coefficients, (4, 4), torch.tensor([[0, 0]]), (2, 2))
+    for number, (y, x) in enumerate(itertools.product(range(2), range(2))):
+        own = propagate(tokens[:, number : number + 1], coefficients, (3, 3), start=(0, 0))
+        for dy, dx in ((0, 0), (0, 2), (2, 0), (2, 2)):
+            assert torch.allclose(z[0, :, y + dy, x + dx], own[0, :, dy, dx], atol=1e-12)
+
+
+def test_element_wise_maps_grow_from_their_blocks_centres():
+    torch.manual_seed(0)
+    coefficients = Coefficients(*(0.3 * torch.randn(4, 6, 6)))
+    q = torch.randn(3, 1, 6)
+    places = torch.tensor([[0, 0], [2, 3], [0, 0]])
+    z = grow_from_centres(q, coefficients, (8, 8), places)
+    for number, (y, x) in enumerate(places.tolist()):
+        expected = propagate(q[number : number + 1], coefficients, (8, 8), start=(y + 2, x + 2))
+        assert torch.allclose(z[number], expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "variant"), [("mf-w720/32x1@4:64+patch", "e"), ("mf-w720/32x1@4:64+tran1", "b")])
+def test_no_masked_pixel_reaches_the_encoder(name, variant):
+    torch.manual_seed(0)
+    model = MaskedFinola(name, variant).eval()
+    images = torch.rand(3, 3, 64, 64, requires_grad=True)
+    places = torch.tensor([[0, 0], [1, 2], [2, 1]])
+    drawn, masked = model(images, places)
+    other = torch.where(masked, torch.rand_like(images), images)
+    assert torch.equal(model(other, places).images, drawn)
+    drawn.square().sum().backward()
+    assert images.grad is not None
+    assert not images.grad[masked.expand_as(images)].any()
+    assert images.grad[~masked.expand_as(images)].any()
+
+
+def test_the_loss_is_taken_on_masked_pixels_alone():
+    images = torch.rand(2, 3, 8, 8)
+    masked = torch.rand(2, 1, 8, 8) > 0.5
+    drawn = images + masked * 0.5 + ~masked * 7
+    assert masked_loss(Prediction(drawn, masked), images).item() == pytest.approx(0.25, rel=1e-5)
+
+
+def test_one_jump_takes_one_step():
+    torch.manual_seed(0)
+    model = MaskedFinola("mf-w720/32x1@4:64+patch", "b", one_jump=True).eval()
+    coefficients = model.transition.coefficients()
+    tokens = torch.randn(1, 4, 32)
+    z = grow_from_block(tokens, coefficients, (4, 4), torch.tensor([[0, 0]]), (1, 1))
+    assert torch.allclose(z[0, :, 0, 2], coefficients(tokens[0, 0], "right"), atol=1e-6)
+
+
+def test_places_are_anywhere_and_repeatable():
+    one, other = (random_places(4000, (16, 16), torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(one, other)
+    assert len(one.unique(dim=0)) == 81
+
+
+def test_what_cannot_be_masked_is_said():
+    with pytest.raises(ValueError, match="variant 'c' is not known"):
+        MaskedFinola("mf-w720/32x1@4:64+patch", "c")
+    with pytest.raises(ValueError, match="multiples of 32"):
+        MaskedFinola("mf-w720/32x1@3:48+patch", "b")
+    with pytest.raises(ValueError, match="single path"):
+        MaskedFinola("waves/64x1@8:64", "e")
+    with pytest.raises(ValueError, match="takes images of 64x64"):
+        MaskedFinola("mf-w720/32x1@4:64+patch")(torch.rand(1, 3, 96, 96), torch.tensor([[0, 0]]))
