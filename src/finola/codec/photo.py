@@ -45,7 +45,7 @@ class Compressed:
 
 
 def compress(
-    photo: str | Path | bytes | Tensor,
+    photo: str | Path | bytes | BinaryIO | Tensor,
     *,
     quality: int | None = None,
     bpp: float | None = None,
@@ -55,7 +55,7 @@ def compress(
     effort: int = 0,
     keep_exif: bool = False,
 ) -> Compressed:
-    """A photo, by path, bytes or as a tensor (3, H, W), as a `.finola` file.
+    """A photo, by path, bytes, open file (fsspec's, too) or as a tensor (3, H, W), as a `.finola` file.
 
     `quality` is 1 to 100 (50 if nothing is said), `bpp` the most bits per pixel instead, `latents` how many numbers of
     every tile are kept at most. `mode="paper"` stores four plain bits per latent and nothing else. `effort` 1 to 9 lets
@@ -132,7 +132,9 @@ def _finish(
     return Compressed(pack(step, encoder.finish()), width, height, codec.calibration.coder.cost(found, step), step)
 
 
-def _read(photo: str | Path | bytes | Tensor, keep_exif: bool) -> tuple[Tensor, bool, bytes | None, bytes | None]:
+def _read(
+    photo: str | Path | bytes | BinaryIO | Tensor, keep_exif: bool
+) -> tuple[Tensor, bool, bytes | None, bytes | None]:
     """uint8 (3, H, W), whether all colours are grey, its ICC profile, and the EXIF block where it is to be kept."""
     icc = exif = None
     if isinstance(photo, Tensor):
@@ -140,6 +142,7 @@ def _read(photo: str | Path | bytes | Tensor, keep_exif: bool) -> tuple[Tensor, 
             raise ValueError(f"a photo to compress has shape (3, height, width), not {tuple(photo.shape)}.")
         image = to_uint8(photo).cpu()
     else:
+        photo = photo if isinstance(photo, str | Path | bytes) else photo.read()
         opened = open_photo(photo)
         found = opened.getexif() if keep_exif else None
         rgb, icc = to_own_rgb(opened, photo_name(photo))

@@ -56,12 +56,16 @@ def run(args: argparse.Namespace) -> None:
 
 def targets(words: list[str], out: str | None, suffix: str) -> list[tuple[str, Path]]:
     """Where each source's result goes; no two to the same place."""
+    import glob
+
     from finola.images import find_photos
 
     sources: list[str] = []
     for word in words:
         folder = Path(word).expanduser()
-        if folder.is_dir():
+        if glob.has_magic(word) and not folder.exists():  # where no shell has expanded it
+            sources += sorted(glob.glob(str(folder), recursive=True))
+        elif folder.is_dir():
             found = sorted(folder.rglob("*.finola")) if suffix != ".finola" else find_photos(folder)
             sources += [str(path) for path in found]
         else:
