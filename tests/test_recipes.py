@@ -31,7 +31,8 @@ def reduced(recipe: Recipe) -> Recipe:
     """The same kind of model with few channels, a small map and a tiny encoder."""
     config = ModelConfig.parse(recipe.model.name)
     encoder = config.encoder if config.is_waves else "test_resnet"
-    small = replace(config, encoder=encoder, channels=16, map_size=(4, 4), image_size=(32, 32))
+    side = 64 if recipe.task == "masked" else 32  # a masked map is 1/16 of the image
+    small = replace(config, encoder=encoder, channels=16, map_size=(4, 4), image_size=(side, side))
     return replace(recipe, model=replace(recipe.model, name=str(small)))
 
 
@@ -47,7 +48,7 @@ def take_a_step(recipe: Recipe) -> None:
     task = build_task(recipe)
     before = {key: value.clone() for key, value in task.model.named_parameters()}
     optimiser = build_optimiser(task.model, recipe)
-    images = torch.rand(2, 3, 32, 32)
+    images = torch.rand(2, 3, *ModelConfig.parse(recipe.model.name).image_size)
     none = torch.zeros(2, dtype=torch.int64)
     loss = torch.stack(list(task.losses(images, Batch(images, none, none, none.bool())).values())).sum()
     loss.backward()
@@ -87,6 +88,24 @@ def test_every_paper_recipe_has_the_paper_s_settings_and_a_small_twin(row: str) 
     assert small.cell == large.cell and small.channels * 16 == large.channels
     same = ("paths", "start", "transition", "speeds", "position", "decoder")
     assert all(getattr(large, field) == getattr(small, field) for field in same)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("masked/") and "128" not in name])
+def test_masked_recipes_have_the_paper_s_settings(name: str) -> None:
+    settings = settings_of(loaded(name))
+    expected = {
+        "task": "masked",
+        "data.batch_size": 1024,
+        "data.crop": "resized",
+        "optimiser.base_rate": 1.5e-4,
+        "optimiser.weight_decay": 0.1,
+        "schedule.epochs": 1600,
+        "schedule.warmup_epochs": 10,
+        "mask.variant": name.split("/")[1][0],
+        "mask.one_jump": False,
+    }
+    assert {key: settings[key] for key in expected} == expected
+    assert ModelConfig.parse(settings["model.name"]).image_size == (256, 256)
 
 
 def test_every_reconstruction_model_of_the_paper_has_a_recipe() -> None:

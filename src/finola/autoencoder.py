@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from finola.decoders import build_decoder
@@ -21,19 +15,14 @@ from finola.encoders.waves import WaveEncoder
 from finola.folding import fold_norms
 from finola.names import ModelConfig, show_size
 from finola.pooling import AttentionPool
+from finola.pretrained import Pretrained
 from finola.propagation import Order, propagate, start_positions
 from finola.tiles import cut, join, pad_to_multiple
 from finola.transitions import DIRECTIONS, Transition, build_transition
 from finola.wave.start import initialise_waves
 
 
-class Autoencoder(
-    nn.Module,
-    PyTorchModelHubMixin,
-    library_name="finola",
-    tags=["finola", "image-reconstruction"],
-    license="apache-2.0",
-):
+class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]):
     """A FINOLA model by name. Images are (N, 3, H, W) in [0, 1].
 
     >>> model = Autoencoder("mf-w720/64x1@8:64")
@@ -156,20 +145,6 @@ class Autoencoder(
     def halves(self) -> tuple[nn.Module, nn.Module]:
         """images → q, and q → images, as two modules that `torch.export` takes apart."""
         return _Half(self, self.encode), _Half(self, lambda q: self.decode(self.propagate(q)))
-
-    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
-        """Write config.json and model.safetensors, each beside its target and then renamed."""
-        target = Path(save_directory)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
-            result = super().save_pretrained(beside, **kwargs)
-            target.mkdir(exist_ok=True)
-            for file in sorted(beside.iterdir()):
-                os.replace(file, target / file.name)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-        return result
 
 
 def wave_decoder(config: ModelConfig) -> WaveDecoder:

@@ -20,6 +20,7 @@ from finola.decoders import build_decoder
 from finola.encoders import build_encoder
 from finola.names import ModelConfig
 from finola.pooling import AttentionPool
+from finola.pretrained import Pretrained
 from finola.propagation import Direction, Position, Step, propagate
 from finola.transitions import build_transition
 
@@ -33,7 +34,7 @@ class Prediction(NamedTuple):
     masked: Tensor  # (N, 1, H, W), bool
 
 
-class MaskedFinola(nn.Module):
+class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modelling"]):
     """A masked model by name: encoder, channels and decoder as in `Autoencoder`; `variant` is "e" or "b".
 
     >>> model = MaskedFinola("mf-w720/32x1@4:64+patch", "b")

@@ -46,6 +46,15 @@ class LossSection:
 
 
 @dataclass
+class MaskSection:
+    """Of the task `masked`: which variant, and where its quadrant floats."""
+
+    variant: str = "b"  # e: pooled to one q; b: block-wise
+    one_jump: bool = False  # b: half a map in one step, not step by step
+    places: int | None = None  # distinct ones per forward pass; None: one per image. Equal ones share products in e
+
+
+@dataclass
 class GroupSection:
     """Parameters with a rate of their own, chosen by name."""
 
@@ -128,6 +137,7 @@ class Recipe:
     model: ModelSection = field(default_factory=ModelSection)
     data: DataSection = field(default_factory=DataSection)
     loss: LossSection = field(default_factory=LossSection)
+    mask: MaskSection = field(default_factory=MaskSection)
     optimiser: OptimiserSection = field(default_factory=OptimiserSection)
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     trainer: TrainerSection = field(default_factory=TrainerSection)
@@ -147,7 +157,11 @@ def check(recipe: Recipe) -> Recipe:
         raise ValueError("the recipe has no model.name; add one such as model.name=waves+conv/256x1@16:64.")
     if recipe.model.init not in (None, "random", "waves"):
         raise ValueError(f"model.init is {recipe.model.init!r}; it is waves, random, or left out.")
-    for key, value, known in (("data.crop", data.crop, CROPS), ("schedule.clock", schedule.clock, CLOCKS)):
+    for key, value, known in (
+        ("data.crop", data.crop, CROPS),
+        ("schedule.clock", schedule.clock, CLOCKS),
+        ("mask.variant", recipe.mask.variant, ("e", "b")),
+    ):
         if value not in known:
             raise ValueError(f"{key} is {value!r}; it is one of {', '.join(known)}.")
     for key, number in (

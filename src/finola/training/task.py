@@ -19,7 +19,10 @@ from finola.training.optimiser import build_optimiser
 from finola.training.recipe import Recipe
 from finola.training.schedule import by_steps, by_time
 
-TASKS = {"reconstruction": "finola.training.reconstruction:Reconstruction"}
+TASKS = {
+    "reconstruction": "finola.training.reconstruction:Reconstruction",
+    "masked": "finola.training.masked:Masked",
+}
 """Where each task of a recipe lives; another task is another line."""
 
 
@@ -48,6 +51,11 @@ class Task(LightningModule):
     @abstractmethod
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Named scalars of one batch, whose sum is minimised."""
+
+    def draw(self, images: Tensor) -> Tensor:
+        """What to show beside validation photos."""
+        drawn: Tensor = self.model(images)
+        return drawn
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         try:

@@ -1,0 +1,29 @@
+"""Models as folders: huggingface_hub's mixin, with files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import PyTorchModelHubMixin
+
+
+class Pretrained(PyTorchModelHubMixin, library_name="finola", license="apache-2.0"):
+    """`save_pretrained`, `from_pretrained` and `push_to_hub`, safetensors only."""
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
+        """Write config.json and model.safetensors, each beside its target and then renamed."""
+        target = Path(save_directory)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            result = super().save_pretrained(beside, **kwargs)
+            target.mkdir(exist_ok=True)
+            for file in sorted(beside.iterdir()):
+                os.replace(file, target / file.name)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        return result
