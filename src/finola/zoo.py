@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from contextlib import redirect_stdout
@@ -65,6 +66,12 @@ def load(name: str | Path) -> Autoencoder:
 def bundled_names() -> list[str]:
     """The models whose weights ship with the package."""
     return sorted(folder.parent.name for folder in BUNDLED.glob("*/config.json"))
+
+
+def full_name(name: str) -> str:
+    """The one-line name of a bundled model; any other is its own."""
+    config = BUNDLED / name / "config.json"
+    return str(json.loads(config.read_text())["name"]) if config.is_file() else name
 
 
 def known_names() -> list[str]:

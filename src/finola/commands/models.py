@@ -16,9 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from finola.commands._output import print_json, print_table, progress
-    from finola.zoo import PAPER
+    from finola.zoo import PAPER, bundled_names
 
-    groups = {"named": args.name} if args.name else PAPER
+    bundled = {"trained, in the package": bundled_names()} if bundled_names() else {}
+    groups = {"named": args.name} if args.name else bundled | PAPER
     total = sum(map(len, groups.values()))
     pairs = ((group, name) for group, names in groups.items() for name in names)
     rows = [_row(group, name) for group, name in progress(pairs, total, "counting", quiet=args.json)]
@@ -33,9 +34,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _row(group: str, name: str) -> dict[str, Any]:
     from finola.names import ModelConfig
-    from finola.zoo import count
+    from finola.zoo import count, full_name
 
-    config, counted = ModelConfig.parse(name), count(name)
+    config, counted = ModelConfig.parse(full_name(name)), count(full_name(name))
     row: dict[str, Any] = {"group": group, "name": name, "latent": config.channels * config.paths}
     for key in ("parameters", "multiply_adds"):
         row[key] = {station: getattr(counted[station], key) for station in STATIONS}
