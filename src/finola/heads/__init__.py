@@ -1,0 +1,7 @@
+"""What stands on an encoder: classifiers (appendix B)."""
+
+from __future__ import annotations
+
+from finola.heads.classify import HEADS, Classifier, LinearHead, TransformerHead, build_head
+
+__all__ = ["HEADS", "Classifier", "LinearHead", "TransformerHead", "build_head"]
