@@ -7,7 +7,7 @@ on a CPU several times as fast, where they would take longer than what they judg
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -35,12 +35,18 @@ def psnr(images: Tensor, originals: Tensor) -> Tensor:
     return -10 * (images.clamp(0, 1) - originals).square().flatten(1).mean(1).log10()
 
 
-def psnr_by_strips(image: Tensor, original: Tensor, rows: int = 256) -> float:
-    """PSNR of two uint8 images (3, H, W) of any size, without a copy of either in floats."""
-    _check(image[None], original[None])
-    strips = zip(image.split(rows, 1), original.split(rows, 1), strict=True)
-    squares = sum(float((a.int() - b.int()).square().sum()) for a, b in strips)
-    return 10 * math.log10(255**2 * image.numel() / squares) if squares else math.inf
+def psnr_by_strips(strips: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """PSNR of an image that comes in strips, uint8 (3, h, W) each beside its original: no copy of it all in floats.
+
+    >>> psnr_by_strips([(torch.zeros(3, 2, 5, dtype=torch.uint8), torch.full((3, 2, 5), 255, dtype=torch.uint8))])
+    0.0
+    """
+    squares, count = 0.0, 0
+    for image, original in strips:
+        _check(image[None], original[None])
+        squares += float((image.int() - original.int()).square().sum(dtype=torch.float64))
+        count += image.numel()
+    return 10 * math.log10(255**2 * count / squares) if squares else math.inf
 
 
 def ssim(images: Tensor, originals: Tensor) -> Tensor:

@@ -53,6 +53,6 @@ def effort_row(effort: int, model: str) -> dict[str, float]:
         made = compress(photo, bpp=RATE, model=model, effort=effort)
         seconds = time.perf_counter() - begin
         rebuilt = decompress(made.data, model=model)
-        rows.append((made.bits_per_pixel, psnr_by_strips(rebuilt, to_uint8(photo)), seconds))
+        rows.append((made.bits_per_pixel, psnr_by_strips([(rebuilt, to_uint8(photo))]), seconds))
     bpp, quality, seconds = (statistics.fmean(column) for column in zip(*rows, strict=True))
     return {"effort": effort, "bpp": bpp, "psnr": quality, "seconds": seconds}

@@ -22,7 +22,7 @@ from finola.training.task import Task, build_task
 
 MAPS = 4  # sizes of the map that memory is measured at
 ROUNDS = 5
-COUNTS = (6, 8)  # images: enough that they, not the weights' gradients, make the peak
+COUNTS = (24, 32)  # images: enough that they, not the weights' gradients, make the peak
 
 
 def bench_training(recipe: Recipe, steps: int = 8) -> dict[str, Any]:

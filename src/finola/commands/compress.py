@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 HELP = "compress photos to .finola files"
+ROWS = 256  # of a photo that are compared with the original at a time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +121,10 @@ def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str,
     seconds = time.perf_counter() - begin
     write_bytes(Path(target), made.data)
     rebuilt = decompress(made.data, model=options["model"])
-    quality = psnr_by_strips(rebuilt, pixels(to_rgb(open_photo(source), source)))
+    original = to_rgb(open_photo(source), source)
+    width, height = original.size
+    tops = range(0, height, ROWS)
+    strips = ((rebuilt[:, top : top + ROWS], original.crop((0, top, width, min(height, top + ROWS)))) for top in tops)
+    quality = psnr_by_strips((ours, pixels(theirs)) for ours, theirs in strips)
     row = {"photo": source, "file": target, "bytes": len(made.data), "bpp": round(made.bits_per_pixel, 5)}
     return row | {"psnr": round(min(quality, 100.0), 4), "seconds": round(seconds, 4)}

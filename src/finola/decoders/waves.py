@@ -46,10 +46,11 @@ class ConvRefinement(nn.Module):
     training step and next to no FLOPs.
     """
 
-    def __init__(self, channels: int, cell: tuple[int, int], width: int = 128, pixel_width: int = 64) -> None:
+    def __init__(self, channels: int, cell: tuple[int, int], width: int = 128, per_pixel: int = 4) -> None:
         super().__init__()
         self.cell = cell
         block = math.gcd(*cell, 4)
+        pixel_width = per_pixel * block**2
         self.on_map = nn.Sequential(nn.Conv2d(channels, width, 1), ResidualBlock(width), ResidualBlock(width))
         self.to_pixels = nn.Conv2d(width, 3 * cell[0] * cell[1], 1)
         self.on_pixels = nn.Sequential(
