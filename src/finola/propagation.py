@@ -147,7 +147,8 @@ def propagate(
 @torch.compiler.disable  # a chain of large products gains nothing from being unrolled into one graph
 def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coefficients, size: Position) -> Tensor:
     """z plus the map of the paths phi (N, M, C) that start at `cell`, in few and large products."""
-    from finola.sweeps import Grow, grow
+    from finola.sweeps import grow
+    from finola.tapes import Grow
 
     phi = phi.to(coefficients.A.dtype)  # under autocast an encoder hands over half precision
     if torch.is_grad_enabled() and (phi.requires_grad or any(matrix.requires_grad for matrix in coefficients)):

@@ -77,7 +77,9 @@ def test_shortcuts_are_those_of_the_right_down_quadrant() -> None:
     assert torch.equal(found.psi_hat(found.initial(q)), found["right-down"].psi_hat(found["right-down"].initial(q)))
     z = torch.randn(2, 8, 3, 3)
     assert relative(found.unproject(found.project(z, "left-up"), "left-up"), z.double()) <= 1e-10
-    assert found.cond_B >= 1 and found.cond_V >= 1 and len(found.kinds) == 8
+    assert found.cond_B == pytest.approx(float(torch.linalg.cond(found["right-down"].B.double())), rel=1e-6)
+    assert found.cond_V == pytest.approx(float(torch.linalg.cond(found.eigenvectors)), rel=1e-6)
+    assert len(found.kinds) == 8
     assert found.eigenvectors.shape == (8, 8)
 
 

@@ -30,7 +30,7 @@ def bench_codec(model: str = "waves512", size: tuple[int, int] = (512, 768), qui
     data = compress(photo, quality=50, model=model).data
     works: dict[str, Callable[[], object]] = {
         "compress, quality 50": lambda: compress(photo, quality=50, model=model),
-        "compress, 0.19 bits per pixel": lambda: compress(photo, bpp=0.19, model=model),
+        f"compress, {RATE} bits per pixel": lambda: compress(photo, bpp=RATE, model=model),
         "decompress": lambda: decompress(data, model=model),
     }
     product = 2 * SIDE**3 / gemm_rate(device, SIDE, SIDE)
