@@ -15,6 +15,7 @@ class ModelSection:
 
     name: str = ""
     init: str | None = None  # waves or random; a waves… model always starts from plane waves
+    weights: str | None = None  # a trained model's folder or name: the run begins with its weights, or its refinements
     spectrum: str | None = None  # a JSON file of `finola spectrum` that ranks the waves of a wave start
     checkpointing: bool = False  # recompute activations in the backward pass: less memory, more time
 
