@@ -9,8 +9,10 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder, wave_decoder
@@ -43,24 +45,75 @@ def load(name: str | Path) -> Autoencoder:
     The model comes in evaluation mode.
     """
     text = str(name)
-    if Path(text).is_dir():
-        folder: str | Path = Path(text)
-        if not (Path(text) / "config.json").is_file():
-            raise FileNotFoundError(f"{text} holds no config.json: a model's folder is what save_pretrained writes.")
-    elif (BUNDLED / text / "config.json").is_file():
-        folder = BUNDLED / text
-    elif "@" in text:
+    folder = find_trained(text)
+    if folder is not None:
+        config = read_config(folder)
+        if "name" not in config or "variant" in config:
+            raise ValueError(f"{text} does not draw pictures by itself: it is {_kind(config)}.")
+        with redirect_stdout(sys.stderr):  # the hub's chatter is not for those who read JSON from us
+            model: Autoencoder = Autoencoder.from_pretrained(str(folder))
+        return model.eval()
+    if "@" in text:
         if not text.startswith("waves"):
             ModelConfig.parse(text)
             raise ValueError(f"{text} has no trained weights here; finola.create({text!r}) makes it anew.")
         return create(text).eval()
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", text):
-        folder = text
-    else:
-        raise FileNotFoundError(f"no model {text!r} here, and it is no hub id: {nearest(text, known_names())}")
-    with redirect_stdout(sys.stderr):  # the hub's chatter is not for those who read JSON from us
-        model: Autoencoder = Autoencoder.from_pretrained(str(folder))
-    return model.eval()
+    raise FileNotFoundError(f"no model {text!r} here, and it is no hub id: {nearest(text, known_names())}")
+
+
+def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> nn.Module:
+    """The encoder of any trained model, whatever it was trained for; or a fresh one from an encoder's name.
+
+    `name` is a folder, a bundled name or a hub id of an autoencoder, a masked model, a classifier, a detector or
+    MoCo; or `mf-w720` and its sisters, or a timm model.
+
+    >>> load_encoder("mf-w720").channels
+    720
+    """
+    folder = find_trained(str(name))
+    if folder is None:
+        return build_encoder(str(name), image_size)
+    encoder = build_encoder(encoder_name(folder), image_size)
+    state = load_file(folder / "model.safetensors")
+    own = {key.removeprefix("encoder."): value for key, value in state.items() if key.startswith("encoder.")}
+    encoder.load_state_dict({key: value.to(encoder.state_dict()[key].dtype) for key, value in own.items()})
+    return encoder.eval()
+
+
+def encoder_name(folder: Path) -> str:
+    """What `build_encoder` calls the encoder of a trained model."""
+    config = read_config(folder)
+    name = config["encoder"] if "encoder" in config else ModelConfig.parse(config["name"]).encoder
+    if name.startswith("waves"):
+        raise ValueError(f"{folder.name} has a wave encoder, which gives no feature map to read classes from.")
+    return str(name)
+
+
+def find_trained(name: str) -> Path | None:
+    """The folder of trained weights that a name stands for: itself, a bundled one, or one fetched from the hub."""
+    if Path(name).is_dir():
+        if not (Path(name) / "config.json").is_file():
+            raise FileNotFoundError(f"{name} holds no config.json: a model's folder is what save_pretrained writes.")
+        return Path(name)
+    if (BUNDLED / name / "config.json").is_file():
+        return BUNDLED / name
+    if "@" not in name and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        from huggingface_hub import hf_hub_download
+
+        for file in ("model.safetensors", "config.json"):
+            found = hf_hub_download(name, file)
+        return Path(found).parent
+    return None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What a trained model was made with."""
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config
+
+
+def _kind(config: dict[str, Any]) -> str:
+    return "a masked model" if "variant" in config else "a classifier" if "head" in config else "an encoder"
 
 
 def bundled_names() -> list[str]:
@@ -70,8 +123,8 @@ def bundled_names() -> list[str]:
 
 def full_name(name: str) -> str:
     """The one-line name of a bundled model; any other is its own."""
-    config = BUNDLED / name / "config.json"
-    return str(json.loads(config.read_text())["name"]) if config.is_file() else name
+    folder = BUNDLED / name
+    return str(read_config(folder).get("name", name)) if (folder / "config.json").is_file() else name
 
 
 def known_names() -> list[str]:

@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from finola.bench.machine import flops
-from finola.encoders import build_encoder
 from finola.heads import Classifier, build_head
 
 
 def count(encoder: str, head: str) -> tuple[float, float]:
     """Millions of parameters, and G multiply–adds of one 224×224 image, of encoder and head with 1000 classes."""
     with torch.device("meta"):
-        model = Classifier(build_encoder(encoder, (224, 224)), head, classes=1000).eval()
+        model = Classifier(encoder, head, classes=1000).eval()
         images = torch.empty(1, 3, 224, 224)
         work = flops(lambda: model(images)) / 2
     return sum(p.numel() for p in model.parameters()) / 1e6, work / 1e9
@@ -37,7 +36,7 @@ def test_the_linear_probe_has_the_paper_s_size(encoder, parameters):
 @pytest.mark.parametrize("head", ["lin", "tran-1"])
 def test_a_frozen_encoder_stays_as_it_is(head):
     torch.manual_seed(0)
-    model = Classifier(build_encoder("test_resnet", (64, 64)), head, classes=3).train()
+    model = Classifier("test_resnet", head, 3, 64).train()
     before = {key: value.clone() for key, value in model.encoder.state_dict().items()}
     optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     torch.nn.functional.cross_entropy(model(torch.rand(4, 3, 64, 64)), torch.tensor([0, 1, 2, 0])).backward()
@@ -47,7 +46,7 @@ def test_a_frozen_encoder_stays_as_it_is(head):
 
 
 def test_a_fine_tuned_encoder_learns():
-    model = Classifier(build_encoder("test_resnet", (64, 64)), "tran-1", classes=3, frozen=False).train()
+    model = Classifier("test_resnet", "tran-1", 3, 64, frozen=False).train()
     model(torch.rand(2, 3, 64, 64)).sum().backward()
     assert model.encoder.training
     assert any(p.grad is not None and p.grad.any() for p in model.encoder.parameters())

@@ -11,6 +11,8 @@ from training.runs import tiny
 
 import finola
 from finola.data import RandomCrop, open_data
+from finola.heads import Classifier
+from finola.training.muon import MuonAdamW
 from finola.training.optimiser import build_optimiser, common_rate, parameter_groups
 from finola.training.recipe import GroupSection, OptimiserSection, Recipe
 from finola.training.schedule import by_steps, by_time
@@ -35,7 +37,7 @@ def test_a_wave_start_refines_fast_and_moves_its_waves_slowly() -> None:
     model = finola.create(WAVES)
     rates = rates_by_name(model, build_optimiser(model, tiny()).param_groups)
     assert len(rates) == sum(p.requires_grad for p in model.parameters())
-    slow = {name: rate for name, rate in rates.items() if rate != 1e-3}
+    slow = {name: rate for name, rate in rates.items() if rate not in (1e-3, 0.02)}
     assert all("refinement" in name for name in rates.keys() - slow.keys())
     assert slow == {
         **dict.fromkeys(["transition.A", "transition.B", "transition.A_minus", "transition.B_minus"], 5e-6),
@@ -60,6 +62,63 @@ def test_the_first_steps_of_a_wave_start_do_not_destroy_it(name: str) -> None:
         group["lr"] /= 10
     optimiser.step()
     assert F.mse_loss(model(images), images) < 1.05 * before
+
+
+def test_muon_takes_the_refinements_matrices_and_nothing_else() -> None:
+    model = finola.create(WAVES)
+    groups = build_optimiser(model, tiny()).param_groups
+    by_muon = {id(p) for group in groups if group.get("muon") for p in group["params"]}
+    names = {name for name, p in model.named_parameters() if id(p) in by_muon}
+    assert names and all("refinement" in name and name.endswith("weight") for name in names)
+    assert not any("last" in name or layer in name for name in names for layer in PIXEL_LAYERS)
+
+
+def test_a_muon_step_has_the_same_size_in_every_direction_whatever_the_gradient_s_scale() -> None:
+    steps = []
+    for scale in (1.0, 1e-9):
+        torch.manual_seed(0)
+        weight = torch.nn.Parameter(torch.zeros(6, 4, 3, 3))
+        optimiser = MuonAdamW(
+            [{"params": [weight], "lr": 0.1, "weight_decay": 0.0, "muon": True, "name": "a"}],
+            betas=(0.9, 0.999),
+            eps=1e-8,
+        )
+        weight.grad = scale * torch.randn(6, 4, 3, 3)
+        optimiser.step()
+        steps.append(weight.detach().flatten(1))
+    assert torch.allclose(steps[0], steps[1], atol=1e-5)
+    assert 0.06 < torch.linalg.svdvals(steps[0]).min() <= torch.linalg.svdvals(steps[0]).max() < 0.13
+
+
+def test_muon_refuses_vectors_and_leaves_adamw_to_the_others() -> None:
+    plain, both = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+    matrix = torch.nn.Parameter(torch.ones(2, 2))
+    settings = {"lr": 0.1, "weight_decay": 0.1, "name": "a"}
+    adamw = torch.optim.AdamW([{"params": [plain], "lr": 0.1, "weight_decay": 0.1}])
+    muon = MuonAdamW(
+        [{"params": [both], **settings}, {"params": [matrix], "muon": True, **settings}], betas=(0.9, 0.999), eps=1e-8
+    )
+    for _ in range(3):
+        plain.grad, both.grad, matrix.grad = torch.arange(3.0), torch.arange(3.0), torch.eye(2)
+        adamw.step()
+        muon.step()
+    assert torch.equal(plain, both)
+    with pytest.raises(ValueError, match="1 of its parameters are vectors"):
+        MuonAdamW([{"params": [both], "muon": True, **settings}], betas=(0.9, 0.999), eps=1e-8)
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.85])
+def test_every_layer_learns_slower_than_the_one_above_it(decay: float) -> None:
+    model = Classifier("mf-w720", "tran-1", 10, 64, frozen=False)
+    rates = rates_by_name(model, parameter_groups(model, OptimiserSection(layer_decay=decay), rate=1.0))
+    depth = len(model.encoder.blocks) + 2  # stem, blocks, last convolution
+    for name, rate in rates.items():
+        part, _, rest = name.removeprefix("encoder.").partition(".")
+        below_head = {"stem": depth, "tokens": depth, "last_conv": 1, "head": 0}.get(part)
+        if part == "blocks":
+            below_head = depth - 1 - int(rest.split(".")[0])
+        assert below_head is not None and rate == pytest.approx(decay**below_head), name
+    assert rates["head.linear.weight"] == 1.0
 
 
 def test_a_multiplier_is_of_the_common_rate_and_the_first_match_wins() -> None:

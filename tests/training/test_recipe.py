@@ -71,7 +71,7 @@ def test_a_file_changes_its_base_and_overrides_change_both(tmp_path: Path) -> No
     (tmp_path / "second.yaml").write_text("base: first\nschedule: {final: 0.5}\n")
     recipe = load_recipe(tmp_path / "second.yaml", ["seed=6", "optimiser.groups.waves.rate=1e-6"])
     assert (recipe.seed, recipe.schedule.epochs, recipe.schedule.final) == (6, 7, 0.5)
-    assert recipe.optimiser.groups["waves"].rate == 1e-6 and recipe.optimiser.groups["refinements"].rate == 1e-3
+    assert recipe.optimiser.groups["waves"].rate == 1e-6 and recipe.optimiser.groups["refinements"].rate == 0.02
     assert recipe.name == "second" and recipe.data.path == "smoke"
 
 

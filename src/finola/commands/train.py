@@ -72,12 +72,22 @@ def _report(outcome, recipe, as_json: bool) -> int:  # type: ignore[no-untyped-d
         print_json(asdict(outcome))
     print(f"finola train: {outcome.message}.", file=sys.stderr)
     if not as_json and outcome.status == "finished":
-        best = f"best {outcome.best['psnr']:.2f} dB at step {int(outcome.best['step'])}, " if outcome.best else ""
+        best = _best(outcome.best)
         paper = f" (the paper: {recipe.paper_psnr} dB)" if recipe.paper_psnr else ""
         print(
             f"{best}{outcome.images_per_second:.0f} images/s, {outcome.seconds:.0f} s{paper}; model in {outcome.model}"
         )
     return 143 if outcome.signal == "SIGTERM" else EXIT[outcome.status]
+
+
+def _best(best: dict[str, float]) -> str:
+    """The figure of the best checkpoint, whatever the task measures."""
+    found = [(figure, value) for figure, value in best.items() if figure != "step"]
+    if not found:
+        return ""
+    figure, value = found[0]
+    shown = f"{value:.2f} dB" if figure == "psnr" else f"{figure} {value:.4g}"
+    return f"best {shown} at step {int(best['step'])}, "
 
 
 def _list(as_json: bool) -> None:

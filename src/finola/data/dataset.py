@@ -2,9 +2,12 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from finola.data.augment import build_augment, seeded
 from finola.data.order import generator
 from finola.data.sources import Source
 from finola.data.transforms import Transform, Whole, draw
@@ -25,7 +28,7 @@ class PhotoDataset(Dataset[Item]):
     """Photos of a source as images: `len`, and `sample(index, epoch)`, which depends on (seed, epoch, index) alone.
 
     A photo that cannot be read is replaced by the next that can, and listed in `unreadable`. `crops_per_image` views
-    of each photo are taken from one decoding and stacked.
+    of each photo are taken from one decoding and stacked; `augment` changes each of them (`finola.data.augment`).
 
     >>> from finola.data import open_data, RandomCrop
     >>> image, label = open_data("smoke", transform=RandomCrop(64)).sample(0, epoch=3)
@@ -34,12 +37,19 @@ class PhotoDataset(Dataset[Item]):
     """
 
     def __init__(
-        self, source: Source, transform: Transform | None = None, *, seed: int = 0, crops_per_image: int = 1
+        self,
+        source: Source,
+        transform: Transform | None = None,
+        *,
+        seed: int = 0,
+        crops_per_image: int = 1,
+        augment: str | None = None,
     ) -> None:
         if crops_per_image < 1:
             raise ValueError(f"crops_per_image is 1 or more, not {crops_per_image}.")
         self.source, self.transform = source, transform or Whole()
         self.seed, self.crops_per_image = seed, crops_per_image
+        self.augment = build_augment(augment) if augment else None
         self._unreadable: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -65,12 +75,19 @@ class PhotoDataset(Dataset[Item]):
                     photo = self.source.open(number)
                     size = shown_size(photo, name)
                     views = [self.transform.view(size, random) for _ in range(self.crops_per_image)]
-                    return Item(draw(photo, views, name), self.source.label(number), number, step > 0, skipped)
+                    images = self._augmented(draw(photo, views, name), random)
+                    return Item(images, self.source.label(number), number, step > 0, skipped)
                 except (ValueError, OSError) as error:
                     self._unreadable[number] = str(error)
                     random = generator(self.seed, epoch, index)
             skipped[number] = self._unreadable[number]
         raise ValueError(f"None of the {len(self)} photos in {self.source.where} can be read: {skipped[index]}")
+
+    def _augmented(self, images: Tensor, random: np.random.Generator) -> Tensor:
+        if self.augment is None:
+            return images
+        with seeded(random):
+            return torch.stack([self.augment(image) for image in images])
 
     def name(self, index: int) -> str:
         return self.source.name(index)

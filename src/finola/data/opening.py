@@ -25,6 +25,7 @@ def open_data(
     transform: Transform | None = None,
     seed: int = 0,
     crops_per_image: int = 1,
+    augment: str | None = None,
 ) -> PhotoDataset:
     """Open photos wherever they are kept.
 
@@ -42,7 +43,7 @@ def open_data(
     """
     check_split(split)
     opened = SmokeSource(split) if source == "smoke" else open_source(locate(source), split)
-    return PhotoDataset(opened, transform, seed=seed, crops_per_image=crops_per_image)
+    return PhotoDataset(opened, transform, seed=seed, crops_per_image=crops_per_image, augment=augment)
 
 
 def locate(source: str | Path | None) -> list[Path]:

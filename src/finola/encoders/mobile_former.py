@@ -256,6 +256,13 @@ class MobileFormer(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
 
+    def layer_of(self, name: str) -> int:
+        """Which layer a parameter belongs to, counted from 0 at the image: stem, blocks, last convolution."""
+        part, _, rest = name.partition(".")
+        if part == "blocks":
+            return 1 + int(rest.partition(".")[0])
+        return 0 if part in ("stem", "tokens") else 1 + len(self.blocks)
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute every block in the backward pass instead of keeping its activations."""
         self.grad_checkpointing = enable

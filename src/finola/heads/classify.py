@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+
+from finola.encoders import build_encoder
+from finola.pretrained import Pretrained
 
 HEADS = ("lin", "tran-1", "tran-4")
 
@@ -71,16 +75,34 @@ def build_head(name: str, channels: int, classes: int, dropout: float = 0.0) -> 
     return TransformerHead(channels, classes, int(name.removeprefix("tran-")), head_width(channels), dropout)
 
 
-class Classifier(nn.Module):
-    """An encoder and a head. `frozen` keeps the encoder as it is: no gradient, and batch norms in evaluation mode."""
+class Classifier(nn.Module, Pretrained, tags=["finola", "image-classification"]):
+    """An encoder by name and a head. `frozen` keeps the encoder as it is: no gradient, norms in evaluation mode.
+
+    >>> model = Classifier("mf-w720", "lin", ["cat", "dog"], image_size=64).eval()
+    >>> model.rank(torch.rand(3, 64, 64))[0][0] in ("cat", "dog")
+    True
+    """
 
     def __init__(
-        self, encoder: nn.Module, head: str, classes: int, *, frozen: bool = True, dropout: float = 0.0
+        self,
+        encoder: str,
+        head: str,
+        classes: list[str] | int,
+        image_size: int = 224,
+        *,
+        frozen: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.encoder = encoder.requires_grad_(not frozen)
-        self.head = build_head(head, int(encoder.channels), classes, dropout)  # type: ignore[arg-type]
-        self.frozen = frozen
+        self.classes = [str(number) for number in range(classes)] if isinstance(classes, int) else list(classes)
+        if not self.classes:
+            raise ValueError("a classifier needs at least one class.")
+        self.image_size, self.frozen = (image_size, image_size), frozen
+        self.encoder = build_encoder(encoder, self.image_size)
+        channels = int(self.encoder.channels)  # type: ignore[arg-type]
+        self.head = build_head(head, channels, len(self.classes), dropout)
+        if frozen:
+            self.encoder.requires_grad_(False)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Classifier:
@@ -93,3 +115,10 @@ class Classifier(nn.Module):
         """Images (N, 3, H, W) in [0, 1] → logits (N, classes)."""
         logits: Tensor = self.head(self.encoder(images))
         return logits
+
+    @torch.inference_mode()
+    def rank(self, image: Tensor, count: int | None = None) -> list[tuple[str, float]]:
+        """Class names and probabilities of one image (3, H, W) of the classifier's size, the likeliest first."""
+        shares = self(image[None]).softmax(1)[0]
+        order = shares.argsort(descending=True)[:count]
+        return [(self.classes[int(number)], float(shares[number])) for number in order]

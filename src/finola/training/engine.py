@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -30,7 +31,7 @@ from finola.training.progress import RunProgress
 from finola.training.randomness import RandomState, seed_all
 from finola.training.recipe import Recipe, check, seconds
 from finola.training.saving import Interrupted, Saving
-from finola.training.task import Diverged, Task, build_task
+from finola.training.task import Diverged, Task, build_task, task_class
 
 SUMMARY = "summary.json"
 _EXPECTED = (  # what Lightning warns of and this package answers
@@ -39,6 +40,7 @@ _EXPECTED = (  # what Lightning warns of and this package answers
     ".*exists and is not empty.*",
     ".*available but not used.*",
     ".*LeafSpec.*is deprecated.*",
+    ".*module.s. in eval mode at the start of training.*",  # a frozen encoder
     ".*Grad strides do not match bucket view strides.*",
     ".*self.log\\('health/.*sync_dist=True.*",
 )
@@ -77,9 +79,11 @@ def train(
     never written to without it.
     """
     check(recipe)
+    # GELU's tail makes gradients of 1e-39, on which CPUs are ten times slower. Before the first thread is started.
+    torch.set_flush_denormal(True)
     folder = Path(out).expanduser()
     beginning = inspect(folder, recipe, resume, is_first_process())
-    photos = Photos(recipe)
+    recipe, photos = task_class(recipe).open(recipe)
     seed_all(recipe.seed)
     task = build_task(recipe)
     if is_first_process():
@@ -131,7 +135,7 @@ def build_callbacks(recipe: Recipe, folder: Path, quiet: bool = False) -> list[C
     if recipe.trainer.ema is not None:
         callbacks.append(EMA(recipe.trainer.ema))
     callbacks += [SharedBuffers(), Pictures(folder, recipe.logging.samples), RunProgress(recipe, quiet)]
-    return [*callbacks, Saving(folder, recipe)]
+    return [*callbacks, Saving(folder, recipe, f"val/{task_class(recipe).figure}")]
 
 
 def _fit(trainer: Trainer, task: Task, photos: Photos, beginning: Beginning, recipe: Recipe) -> BaseException | None:
@@ -162,7 +166,7 @@ def _outcome(trainer: Trainer, folder: Path, ending: BaseException | None, took:
     figures = {key: float(value) for key, value in trainer.callback_metrics.items()}
     outcome.figures = {key: value if math.isfinite(value) else None for key, value in figures.items()}
     if saving.best is not None:
-        outcome.best = {"psnr": saving.best, "step": saving.best_step}
+        outcome.best = {saving.figure.removeprefix("val/"): saving.best, "step": saving.best_step}
     outcome.seconds, outcome.images_per_second = round(took, 3), round(progress.images_per_second, 2)
     return outcome
 

@@ -20,7 +20,7 @@ from finola.data import (
 )
 from finola.data.sources import Subset
 from finola.names import ModelConfig
-from finola.training.recipe import DataSection, Recipe
+from finola.training.recipe import ON_ENCODERS, DataSection, Recipe
 
 PATIENCE = 30  # seconds that a worker lives on after SIGTERM
 
@@ -31,15 +31,25 @@ class Photos(LightningDataModule):
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
         self.recipe = recipe
-        data, size = recipe.data, ModelConfig.parse(recipe.model.name).image_size
-        self.train = self._open(data.path, "train", train_transform(data, size), data.limit, data.crops_per_image)
+        data, size = recipe.data, image_size(recipe)
+        self.train = self._open(
+            data.path, "train", train_transform(data, size), data.limit, data.crops_per_image, data.augment
+        )
         val_size = (data.val_size, data.val_size) if data.val_size else size
         self.val = self._open(data.val_path or data.path, "val", CentreCrop(val_size), data.val_limit)
 
     def _open(
-        self, path: str | None, split: str, transform: Transform, limit: int | None, crops: int = 1
+        self,
+        path: str | None,
+        split: str,
+        transform: Transform,
+        limit: int | None,
+        crops: int = 1,
+        augment: str | None = None,
     ) -> PhotoDataset:
-        dataset = open_data(path, split, transform=transform, seed=self.recipe.seed, crops_per_image=crops)
+        dataset = open_data(
+            path, split, transform=transform, seed=self.recipe.seed, crops_per_image=crops, augment=augment
+        )
         if limit is not None and limit < len(dataset):
             if limit < 1:
                 raise ValueError(f"data.limit and data.val_limit are at least 1, not {limit}.")
@@ -103,6 +113,13 @@ def per_pass(recipe: Recipe, processes: int) -> int:
             f"accumulated passes; take a multiple of {shares}."
         )
     return batch // shares
+
+
+def image_size(recipe: Recipe) -> tuple[int, int]:
+    """The side of the model's images: its own, or `data.size` where the model is an encoder that takes any."""
+    if recipe.task in ON_ENCODERS:
+        return recipe.data.size or 0, recipe.data.size or 0
+    return ModelConfig.parse(recipe.model.name).image_size
 
 
 def train_transform(data: DataSection, model_size: tuple[int, int]) -> Transform:

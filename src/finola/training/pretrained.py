@@ -7,17 +7,38 @@ from typing import Any
 
 import finola
 from finola.files import write_tensors, write_text
-from finola.names import ModelConfig, show_size
+from finola.names import show_size
 from finola.training.checkpoints import BEST, LAST, read_checkpoint
 from finola.training.ema import KEY as EMA_KEY
 from finola.training.folder import RECIPE
 from finola.training.loggers import CURVE, read_curve
+from finola.training.photos import image_size
 from finola.training.reading import load_recipe
 from finola.training.recipe import Recipe
 from finola.training.task import build_task
 
 WEIGHTS = "model.safetensors"
 PRECISE = "analysis"  # inverts nearly dependent waves: in half precision it costs 2 dB, everything else 0.0001
+
+USE = {
+    "reconstruction": (
+        "import finola",
+        'model = finola.load("path/to/this/folder")',
+        "out = model(images)  # (N, 3, H, W) in [0, 1]",
+    ),
+    "classify": (
+        "from finola.heads import Classifier",
+        'model = Classifier.from_pretrained("path/to/this/folder").eval()',
+        "model.rank(image, 5)  # (3, H, W) in [0, 1]: the likeliest classes",
+    ),
+    "masked": (
+        "from finola.zoo import load_encoder",
+        'encoder = load_encoder("path/to/this/folder")',
+        "feature_map = encoder(images)  # (N, 3, H, W) in [0, 1]",
+    ),
+}
+USE["moco"] = USE["masked"]
+"""How a card says that its model is used, by task."""
 
 
 def export(run: str | Path, target: str | Path, which: str | None = None, *, half: bool = False) -> Path:
@@ -57,15 +78,18 @@ def weights_of(content: dict[str, Any]) -> dict[str, Any]:
 
 def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) -> str:
     """The model card: what it is, what it was trained on and how, what it reaches, and under which terms."""
-    name, data = recipe.model.name, recipe.data
-    size = show_size((data.val_size, data.val_size) if data.val_size else ModelConfig.parse(name).image_size)
+    data = recipe.data
+    name = recipe.model.name or f"the encoder of {_shown(recipe.model.weights)}"
+    size = show_size((data.val_size, data.val_size) if data.val_size else image_size(recipe))
     rows = [f"| {key} | {value:.4g}{' dB' if key == 'PSNR' else ''} |" for key, value in _figures(curve, step).items()]
     settings = {
-        "task": recipe.task,
+        "task": f"{recipe.task}, {recipe.head.kind}" if recipe.task == "classify" else recipe.task,
         "steps": step,
         "images per step": data.batch_size,
         "crop": f"{data.crop}, {data.crops_per_image} per photo",
-        "AdamW": f"base rate {recipe.optimiser.base_rate:g}, weight decay {recipe.optimiser.weight_decay:g}",
+        {"adamw": "AdamW", "sgd": "SGD"}[
+            recipe.optimiser.kind
+        ]: f"base rate {recipe.optimiser.base_rate:g}, weight decay {recipe.optimiser.weight_decay:g}",
         "weights": "running mean (EMA)" if ema else "as trained",
         "seed": recipe.seed,
     }
@@ -82,12 +106,11 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             (recipe.about and f"Recipe `{recipe.name}`: {recipe.about}.") or f"Recipe `{recipe.name}`.",
             "",
             "```python",
-            "import finola",
-            'model = finola.load("path/to/this/folder")',
-            "out = model(images)  # (N, 3, H, W) in [0, 1]",
+            *USE.get(recipe.task, USE["reconstruction"]),
             "```",
             "",
             "## Data",
+            *([f"Classes: {', '.join(recipe.classes)}.", ""] if 0 < len(recipe.classes) <= 100 else []),
             f"Trained on the train part of `{_shown(data.path)}`, validated on the val part of "
             f"`{_shown(data.val_path or data.path)}`, centre crops of {size} pixels.",
             "",
@@ -111,7 +134,7 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
 
 def _figures(curve: list[dict[str, float]], step: int) -> dict[str, float]:
     """The validation of these weights: the last one before the step that comes next."""
-    validated = [row for row in curve if "val/psnr" in row and row["step"] < step]
+    validated = [row for row in curve if any(key.startswith("val/") for key in row) and row["step"] < step]
     last = validated[-1] if validated else {}
     return {key[4:].upper().replace("_", "-"): value for key, value in last.items() if key.startswith("val/")}
 

@@ -92,11 +92,12 @@ class RunProgress(Callback):
         return done, left
 
     def _figures(self, trainer: Trainer, left: float) -> str:
+        figure = getattr(trainer.lightning_module, "figure", "psnr")
         parts = [f"{self.images_per_second:.0f} images/s"]
         if self._loss is not None:
-            parts.append(f"{mean_psnr(self._loss):.2f} dB")
-        if (value := trainer.callback_metrics.get("val/psnr")) is not None:
-            parts.append(f"val {float(value):.2f} dB")
+            parts.append(f"{mean_psnr(self._loss):.2f} dB" if figure == "psnr" else f"loss {self._loss:.3g}")
+        if (value := trainer.callback_metrics.get(f"val/{figure}")) is not None:
+            parts.append(f"val {float(value):.2f} dB" if figure == "psnr" else f"val {figure} {float(value):.4g}")
         minutes, rest = divmod(int(left), 60)
         return " · ".join([*parts, f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} left"])
 

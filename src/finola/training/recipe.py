@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 
 CROPS = ("resized", "random", "centre")
 CLOCKS = ("steps", "time")
+HEADS = ("lin", "tran-1", "tran-4")
+ON_ENCODERS = ("classify", "moco")
+"""Tasks whose model.name is an encoder's."""
 
 
 @dataclass
 class ModelSection:
-    """The model by its one-line name, and how its weights begin."""
+    """The model by its one-line name, or an encoder by its own, and how their weights begin."""
 
-    name: str = ""
+    name: str = ""  # of the tasks classify and moco: an encoder such as mf-w720; left out, that of `weights`
     init: str | None = None  # waves or random; a waves… model always starts from plane waves
-    weights: str | None = None  # a trained model's folder or name: the run begins with its weights, or its refinements
+    weights: str | None = None  # a trained model's folder or name: the run begins with what fits of it
     spectrum: str | None = None  # a JSON file of `finola spectrum` that ranks the waves of a wave start
+    frozen: list[str] = field(default_factory=list)  # patterns such as encoder.*: these do not train
     checkpointing: bool = False  # recompute activations in the backward pass: less memory, more time
 
 
@@ -30,6 +34,7 @@ class DataSection:
     size: int | None = None  # of training images; None: the model's own
     scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # share of the photo's area, for resized crops
     flip: bool = False
+    augment: str | None = None  # of each crop: RandAug as timm writes it, such as rand-m9-mstd0.5, or moco
     crops_per_image: int = 1
     batch_size: int = 128  # images per optimisation step, over all processes
     workers: int | None = None  # None: chosen from the machine
@@ -56,6 +61,29 @@ class MaskSection:
 
 
 @dataclass
+class HeadSection:
+    """Of the task `classify`: what reads classes from the encoder's map, and what keeps it from overfitting."""
+
+    kind: str = "lin"  # lin, tran-1, tran-4
+    frozen: bool = True  # the encoder stays as it is (probing); false: it is trained too (fine-tuning)
+    dropout: float = 0.0
+    smoothing: float = 0.0  # of labels
+    mixup: float = 0.0  # the α of its Beta distribution; with cutmix on as well, each batch gets one of the two
+    cutmix: float = 0.0
+    erase: float = 0.0  # share of images that lose a random box
+
+
+@dataclass
+class MocoSection:
+    """Of the task `moco`: MoCo-v2's own numbers."""
+
+    queue: int = 65536  # keys to tell apart from
+    momentum: float = 0.999
+    temperature: float = 0.2
+    size: int = 128  # of a projected vector
+
+
+@dataclass
 class GroupSection:
     """Parameters with a rate of their own, chosen by name."""
 
@@ -63,17 +91,21 @@ class GroupSection:
     rate: float | None = None  # absolute peak rate
     multiplier: float = 1.0  # of the common rate, where `rate` is not given
     weight_decay: float | None = None  # None: the common one
+    muon: bool = False  # matrices by Muon instead of AdamW; a `rate` of 0.02 is usual
 
 
 @dataclass
 class OptimiserSection:
-    """AdamW; the common rate is base_rate · batch_size / 256."""
+    """AdamW or SGD; the common rate is base_rate · batch_size / 256."""
 
     base_rate: float = 1.5e-4
     rate: float | None = None  # absolute common rate, in place of base_rate
     weight_decay: float = 0.1
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     eps: float = 1e-8
+    kind: str = "adamw"  # adamw or sgd
+    momentum: float = 0.9  # of sgd
+    layer_decay: float | None = None  # each layer of the encoder learns this much slower than the one above it
     decay_norms_and_biases: bool = True
     groups: dict[str, GroupSection] = field(default_factory=dict)
 
@@ -139,6 +171,8 @@ class Recipe:
     data: DataSection = field(default_factory=DataSection)
     loss: LossSection = field(default_factory=LossSection)
     mask: MaskSection = field(default_factory=MaskSection)
+    head: HeadSection = field(default_factory=HeadSection)
+    moco: MocoSection = field(default_factory=MocoSection)
     optimiser: OptimiserSection = field(default_factory=OptimiserSection)
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     trainer: TrainerSection = field(default_factory=TrainerSection)
@@ -146,6 +180,7 @@ class Recipe:
     logging: LoggingSection = field(default_factory=LoggingSection)
     task: str = "reconstruction"
     seed: int = 0
+    classes: list[str] = field(default_factory=list)  # filled in from the data when a run begins
     about: str = ""  # one line for `finola train --list`
     paper_psnr: float | None = None  # what the paper reports for this row, in dB
     name: str = ""  # filled in by load_recipe
@@ -154,14 +189,18 @@ class Recipe:
 def check(recipe: Recipe) -> Recipe:
     """The recipe, or one sentence on a value that no run can start with."""
     data, schedule, trainer = recipe.data, recipe.schedule, recipe.trainer
-    if not recipe.model.name:
+    if not recipe.model.name and not recipe.model.weights:
         raise ValueError("the recipe has no model.name; add one such as model.name=waves+conv/256x1@16:64.")
+    if recipe.task in ON_ENCODERS and not data.size:
+        raise ValueError(f"the task {recipe.task} takes an encoder, which has no size of its own: add data.size=224.")
     if recipe.model.init not in (None, "random", "waves"):
         raise ValueError(f"model.init is {recipe.model.init!r}; it is waves, random, or left out.")
     for key, value, known in (
         ("data.crop", data.crop, CROPS),
         ("schedule.clock", schedule.clock, CLOCKS),
         ("mask.variant", recipe.mask.variant, ("e", "b")),
+        ("head.kind", recipe.head.kind, HEADS),
+        ("optimiser.kind", recipe.optimiser.kind, ("adamw", "sgd")),
     ):
         if value not in known:
             raise ValueError(f"{key} is {value!r}; it is one of {', '.join(known)}.")

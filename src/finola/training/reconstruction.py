@@ -14,10 +14,10 @@ from finola.autoencoder import Autoencoder
 from finola.data import Batch
 from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
 from finola.training.recipe import ModelSection, Recipe
-from finola.training.starting import begin_from
+from finola.training.starting import begin, freeze
 from finola.training.task import Task
 from finola.wave.spectrum import Spectrum
-from finola.zoo import create, load
+from finola.zoo import create
 
 HEALTH_IMAGES = 8
 
@@ -82,7 +82,8 @@ def build_model(section: ModelSection) -> Autoencoder:
 
         initialise_waves(model, read_spectrum(Path(section.spectrum), model.config.image_size))
     if section.weights is not None:
-        begin_from(model, load(section.weights))
+        begin(model, section.weights)
+    freeze(model, section.frozen)
     if section.checkpointing:
         model.set_grad_checkpointing()
     return model

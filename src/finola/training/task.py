@@ -6,7 +6,7 @@ import importlib
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -16,12 +16,15 @@ from torchmetrics import MeanMetric
 from finola.data import Batch
 from finola.names import nearest
 from finola.training.optimiser import build_optimiser
+from finola.training.photos import Photos
 from finola.training.recipe import Recipe
 from finola.training.schedule import by_steps, by_time
 
 TASKS = {
     "reconstruction": "finola.training.reconstruction:Reconstruction",
     "masked": "finola.training.masked:Masked",
+    "classify": "finola.training.classification:Classify",
+    "moco": "finola.training.moco:Contrast",
 }
 """Where each task of a recipe lives; another task is another line."""
 
@@ -37,6 +40,7 @@ class Diverged(RuntimeError):
 class Task(LightningModule):
     """A model and its loss. A subclass sets `self.model` and says what its `losses` and validation figures are."""
 
+    figure: ClassVar[str] = "psnr"  # by which the best checkpoint is chosen
     model: nn.Module
     share_of_time: float = 0.0  # how much of trainer.max_time is gone; the engine keeps it
     skip_validation: bool = False  # set when a run is to stop in the middle of a validation
@@ -47,6 +51,20 @@ class Task(LightningModule):
         # Lightning's own mean over processes truncates the number of images to a whole number per process.
         self.figures = nn.ModuleDict({name: MeanMetric() for name in figures})
         self._finite = torch.tensor(True)
+
+    def train(self, mode: bool = True) -> Task:
+        """Parts whose parameters are all frozen by the recipe keep their statistics as well."""
+        super().train(mode)
+        if self.recipe.model.frozen:
+            for module in self.model.modules():
+                if not any(parameter.requires_grad for parameter in module.parameters()):
+                    module.eval()
+        return self
+
+    @classmethod
+    def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:
+        """The data of a run, and the recipe with what only the data can say (`classes`)."""
+        return recipe, Photos(recipe)
 
     @abstractmethod
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -109,12 +127,17 @@ class Task(LightningModule):
 
 
 def build_task(recipe: Recipe) -> Task:
-    """The Lightning module that a recipe's `task` names."""
+    """The Lightning module of a recipe."""
+    return task_class(recipe)(recipe)
+
+
+def task_class(recipe: Recipe) -> type[Task]:
+    """The kind of Lightning module that a recipe's `task` names."""
     if recipe.task not in TASKS:
         raise ValueError(f"there is no task {recipe.task!r}: {nearest(recipe.task, TASKS)}")
     module, _, name = TASKS[recipe.task].partition(":")
-    task: Task = getattr(importlib.import_module(module), name)(recipe)
-    return task
+    kind: type[Task] = getattr(importlib.import_module(module), name)
+    return kind
 
 
 def mean_psnr(mean_square: float) -> float:
