@@ -182,6 +182,15 @@ def find_photos(path: str | Path) -> list[Path]:
     return [path / name for name in photos_below(path)]
 
 
+def named_photos(given: str) -> list[str | Path]:
+    """What a word of the command line stands for: a photo of scikit-image, a file, or every photo of a folder.
+
+    >>> named_photos("skimage:astronaut")
+    ['skimage:astronaut']
+    """
+    return [given] if given.startswith("skimage:") else list(find_photos(given))
+
+
 def photos_below(folder: Path) -> list[str]:
     """What `find_photos` finds, as text relative to the folder: a million paths in seconds."""
     found: list[str] = []

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
@@ -22,6 +22,9 @@ from finola.encoders import build_encoder
 from finola.names import ModelConfig, nearest
 from finola.pooling import AttentionPool
 from finola.transitions import build_transition
+
+if TYPE_CHECKING:
+    from finola.heads import Classifier
 
 BUNDLED = Path(__file__).parent / "weights"
 
@@ -80,6 +83,23 @@ def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> 
     return encoder.eval()
 
 
+def load_classifier(name: str | Path) -> Classifier:
+    """A trained classifier from a folder, a bundled name or a hub id, in evaluation mode."""
+    from finola.heads import Classifier
+
+    folder = find_trained(str(name))
+    if folder is None:
+        raise FileNotFoundError(f"no classifier {str(name)!r} here, and it is no hub id: train one with finola train.")
+    config = read_config(folder)
+    if "head" not in config or "classes" not in config:
+        raise ValueError(
+            f"{name} names no classes: it is {_kind(config)}. Train a head on it with finola train probe/…."
+        )
+    with redirect_stdout(sys.stderr):
+        model: Classifier = Classifier.from_pretrained(str(folder))
+    return model.eval()
+
+
 def encoder_name(folder: Path) -> str:
     """What `build_encoder` calls the encoder of a trained model."""
     config = read_config(folder)
@@ -113,7 +133,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _kind(config: dict[str, Any]) -> str:
-    return "a masked model" if "variant" in config else "a classifier" if "head" in config else "an encoder"
+    if "variant" in config:
+        return "a masked model"
+    return "a classifier" if "classes" in config else "an autoencoder" if "name" in config else "an encoder"
 
 
 def bundled_names() -> list[str]:

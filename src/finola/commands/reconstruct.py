@@ -24,11 +24,11 @@ def run(args: argparse.Namespace) -> None:
     import torch
 
     from finola.commands._output import print_json, print_table, progress
-    from finola.images import find_photos, read_photo, save_photo, side_by_side
+    from finola.images import named_photos, read_photo, save_photo, side_by_side
     from finola.metrics import psnr, ssim
     from finola.zoo import load
 
-    photos = [photo for given in args.photos for photo in _expand(given, find_photos)]
+    photos = [photo for given in args.photos for photo in named_photos(given)]
     model = load(args.model)
     config = model.config
     out, taken = Path(args.out), set[str]()
@@ -62,10 +62,6 @@ def run(args: argparse.Namespace) -> None:
     ]
     print_table(str(config), ["photo", "size", "latents", "PSNR", "SSIM"], body)
     print(f"written to {out}")
-
-
-def _expand(given: str, find_photos) -> list[str | Path]:  # type: ignore[no-untyped-def]
-    return [given] if given.startswith("skimage:") else list(find_photos(given))
 
 
 def _free_name(photo: str | Path, taken: set[str]) -> str:

@@ -1,0 +1,132 @@
+"""What pre-training teaches an encoder: FINOLA, masked E and B, MoCo-v2, labels, nothing; probed and fine-tuned.
+
+Every method gets the same Mobile-Former W720, the same photos and as many images. What is finished is kept in the runs'
+folder, so that a stopped study goes on where it was. Needs labelled photos: the pack imagenette128 in FINOLA_DATA.
+
+    python benchmarks/study.py --runs runs/study --out results/study-imagenette128.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from finola.files import write_text
+from finola.probing import accuracy, extract, knn, train_head
+from finola.training import load_recipe, train
+from finola.zoo import load_encoder
+
+METHODS = ("random", "finola", "masked-e", "masked-b", "moco", "supervised")
+PROBES = ("lin", "knn", "tran-1", "fine-tuned")
+
+
+def pre_training(method: str, size: int, epochs: float, seed: int) -> tuple[str, list[str]]:
+    """The recipe of a method and what is changed in it."""
+    cells = size // 16
+    words = [
+        f"seed={seed}",
+        f"schedule.epochs={epochs}",
+        "schedule.warmup_epochs=1",
+        "data.flip=true",
+        "data.limit=null",
+    ]
+    words += ["data.path=imagenette128", f"data.size={size}", "trainer.accelerator=auto", "logging.samples=0"]
+    words += ["data.scale=[0.2,1.0]", "trainer.validate_every=100", "data.batch_size=64", "logging.health=false"]
+    if method == "finola":
+        return "cpu/channels/256", [*words, f"model.name=mf-w720/256x1@{cells}:{size}", "optimiser.base_rate=2e-3"]
+    if method.startswith("masked-"):
+        variant = method[-1]
+        decoder = "patch" if variant == "e" else "tran1"
+        return f"masked/{variant}-w720-128", [*words, f"model.name=mf-w720/256x1@{cells}:{size}+{decoder}"]
+    if method == "moco":  # a batch of 128 is 64 photos, each seen twice
+        return "moco/w720-128", [*words, "data.batch_size=128", "schedule.warmup_epochs=0"]
+    return "supervised/w720-128", words
+
+
+def study(method: str, seed: int, args: argparse.Namespace) -> dict[str, float]:
+    """All probes of one method and seed, in percent."""
+    folder = Path(args.runs) / f"{method}-{seed}"
+    kept = folder / "figures.json"
+    if kept.exists():
+        found: dict[str, float] = json.loads(kept.read_text())
+        return found
+    began, size, weights = time.monotonic(), args.size, None
+    if method != "random":
+        recipe = load_recipe(*pre_training(method, size, args.epochs, seed))
+        weights = train(recipe, folder / "pre-training", resume=True, quiet=True).model
+    took = time.monotonic() - began
+    torch.manual_seed(seed)
+    encoder = load_encoder(weights or "mf-w720", (size, size))
+    train_set = extract(encoder, "imagenette128", "train", size, mirrored=True)
+    val_set = extract(encoder, "imagenette128", "val", size)
+    head = train_head("tran-1", train_set, seed=seed)
+    found = {
+        "pre_training_seconds": round(took, 1),
+        "knn": 100 * knn(train_set, val_set),
+        "lin": 100 * accuracy(train_head("lin", train_set, seed=seed), val_set),
+        "tran-1": 100 * accuracy(head, val_set),
+        "fine-tuned": 100 * fine_tune(encoder, head, train_set.classes, seed, args, folder),
+    }
+    write_text(kept, json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def fine_tune(encoder, head, classes: list[str], seed: int, args: argparse.Namespace, folder: Path) -> float:
+    """Accuracy after both are trained with labels, the head beginning where its probe ended."""
+    from finola.heads import Classifier
+
+    model = Classifier("mf-w720", "tran-1", classes, args.size)
+    model.encoder.load_state_dict(encoder.state_dict())
+    model.head.load_state_dict(head.state_dict())
+    model.save_pretrained(folder / "probe")
+    words = [f"model.weights={folder / 'probe'}", f"seed={seed}", f"data.size={args.size}", "data.batch_size=64"]
+    words += [f"schedule.epochs={args.tuning}", "schedule.warmup_epochs=0.5", "trainer.validate_every=100"]
+    outcome = train(load_recipe("finetune/w720-128", words), folder / "fine-tuning", resume=True, quiet=True)
+    return float(outcome.figures["val/accuracy"] or 0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", default="runs/study", help="folder of the runs")
+    parser.add_argument("--out", help="JSON file to write")
+    parser.add_argument("--size", type=int, default=64, help="side of the images in pixels")
+    parser.add_argument("--epochs", type=int, default=10, help="of pre-training")
+    parser.add_argument("--tuning", type=int, default=3, help="epochs of fine-tuning")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    args = parser.parse_args()
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    for seed in args.seeds:
+        for method in args.methods:
+            rows.setdefault(method, {})[str(seed)] = study(method, seed, args)
+            print(f"seed {seed} {method}: {rows[method][str(seed)]}", file=sys.stderr, flush=True)
+            _write(args, rows)
+    for method, by_seed in rows.items():
+        shown = [f"{probe} {statistics.mean(f[probe] for f in by_seed.values()):5.1f}" for probe in PROBES]
+        print(f"{method:12s} {'  '.join(shown)}  (%, mean of {len(by_seed)} seeds)")
+
+
+def _write(args: argparse.Namespace, rows: dict[str, dict[str, dict[str, float]]]) -> None:
+    if not args.out:
+        return
+    command = f"python benchmarks/study.py --size {args.size} --epochs {args.epochs} --tuning {args.tuning}"
+    content = {
+        "command": command,
+        "data": "imagenette128: 5,000 train and 1,000 val photos of ten classes",
+        "encoder": "mf-w720",
+        "pixels": args.size,
+        "pre_training_epochs": args.epochs,
+        "fine_tuning_epochs": args.tuning,
+        "percent_right_by_method_and_seed": rows,
+    }
+    write_text(Path(args.out), json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""finola classify: the likeliest classes of photos."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "name what photos show, with a trained classifier"
+DEFAULT_MODEL = "masked-b-w720"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="photos or folders of photos")
+    parser.add_argument(
+        "-m", "--model", default=DEFAULT_MODEL, help=f"a classifier's folder, name or hub id (default: {DEFAULT_MODEL})"
+    )
+    parser.add_argument("--top", type=int, default=5, help="how many classes to print (default: 5)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    import sys
+
+    from finola.commands._output import print_json, print_table, progress
+    from finola.data import CentreCrop
+    from finola.data.transforms import draw
+    from finola.images import named_photos, open_photo, shown_size
+    from finola.zoo import load_classifier
+
+    model = load_classifier(args.model)
+    crop = CentreCrop(model.image_size)
+    photos = [photo for image in args.images for photo in named_photos(image)]
+    found, failed = [], 0
+    for path in progress(photos, len(photos), "classifying", quiet=args.json):
+        try:
+            photo = open_photo(path)
+            view = crop.view(shown_size(photo, str(path)), None)  # type: ignore[arg-type]
+            image = draw(photo, [view], str(path))[0] / 255
+        except (ValueError, OSError) as error:
+            print(f"finola classify: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        found.append((str(path), model.rank(image, args.top)))
+    if args.json:
+        print_json([{"image": name, "classes": dict(classes)} for name, classes in found])
+    else:
+        for name, classes in found:
+            print_table(name, ["class", "probability"], [(word, f"{100 * share:.1f} %") for word, share in classes])
+    return 2 if failed else 0
