@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from finola.autoencoder import Autoencoder
 from finola.bench.machine import fit_line, flops, gemm_rate, peak_memory, synchronise, timed
+from finola.bench.roofline import bounds
 from finola.data import Batch
 from finola.names import ModelConfig
 from finola.training.optimiser import build_optimiser
-from finola.training.photos import Photos
 from finola.training.randomness import seed_all
 from finola.training.recipe import Recipe
-from finola.training.task import Task, build_task
+from finola.training.task import Task, build_task, task_class
 
 MAPS = 4  # sizes of the map that memory is measured at
 ROUNDS = 5
@@ -29,17 +30,15 @@ def bench_training(recipe: Recipe, steps: int = 8) -> dict[str, Any]:
     """Everything that `finola bench train` prints; `steps` of each kind in every round."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     seed_all(recipe.seed)
-    photos = Photos(recipe)
+    recipe, photos = task_class(recipe).open(recipe)
     task = build_task(recipe).to(device)
     step = stepper(task, recipe)
     loader = photos.train_dataloader()
     batches = endless(loader, device)
     fixed = next(batches)
     batches.close()  # its workers would take their share of the cores
-    config = ModelConfig.parse(recipe.model.name)
-    tiles = fixed.images[0, 0].numel() // (config.image_size[0] * config.image_size[1]) * len(fixed.images)
-    rows = max(1, tiles) * config.paths * config.map_size[1]
-    alone, rate = step_and_gemm(lambda: step(fixed), rows, config.channels, device)
+    rows, channels = product_shape(task, fixed.images)
+    alone, rate = step_and_gemm(lambda: step(fixed), rows, channels, device)
     loading = loading_share(step, endless(loader, device), fixed, steps, device)
     work = flops(lambda: step(fixed))
     images = len(fixed.images)
@@ -56,8 +55,20 @@ def bench_training(recipe: Recipe, steps: int = 8) -> dict[str, Any]:
         "gemm_flops_per_second": rate,
         "share_of_gemm": speed * work / images / rate,
         "loading": loading | {"workers": loader.num_workers, "photos": len(photos.train)},
-        "memory": memory_by_area(recipe, device),
+        "bounds": bounds(lambda: step(fixed), alone, rate, device),
+        "memory": memory_by_area(recipe, device) if hasattr(task.model, "propagate") else None,
     }
+
+
+def product_shape(task: Task, images: Tensor) -> tuple[int, int]:
+    """Rows and channels of the largest product that the recurrence allows; without one, of the encoder's last map."""
+    model: Any = task.model
+    if isinstance(model, Autoencoder):
+        config = model.config
+        tiles = images[0, 0].numel() // (config.image_size[0] * config.image_size[1]) * len(images)
+        return max(1, tiles) * config.paths * config.map_size[1], config.channels
+    positions = images[0, 0].numel() // model.encoder.reduction**2
+    return len(images) * positions, int(model.encoder.channels)
 
 
 def stepper(task: Task, recipe: Recipe) -> Callable[[Batch], None]:

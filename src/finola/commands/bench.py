@@ -122,7 +122,7 @@ def _show_codec(result: dict[str, Any]) -> None:
 def _show_training(result: dict[str, Any]) -> None:
     from finola.commands._output import print_table
 
-    loading, memory = result["loading"], result["memory"]
+    loading, memory, bounds = result["loading"], result["memory"], result["bounds"]
     rows = [
         ("images/s", f"{result['images_per_second']:.1f}"),
         ("images/s with loading", f"{result['images_per_second_with_loading']:.1f}"),
@@ -131,13 +131,20 @@ def _show_training(result: dict[str, Any]) -> None:
         ("share of GEMM reached", f"{result['share_of_gemm']:.1%}"),
         (f"loading, share of a step ({loading['workers']} workers)", f"{loading['share']:.1%}"),
         ("waiting for photos, share of a step", f"{loading['wait_share']:.1%}"),
-        *(_memory_row(row) for row in memory["bytes_per_image"]),
-        (
-            "linear in the map's area, R²: step, propagation",
-            " ".join(f"{v['r_squared']:.5f}" for v in memory["lines"].values()),
-        ),
+        ("memory on this machine", f"{bounds['bytes_per_second'] / 1e9:.1f} GB/s"),
+        ("share of the roofline reached", f"{bounds['share_of_roofline']:.1%}"),
+        ("of the roofline, bound by memory", f"{bounds['memory_bound_share']:.1%}"),
     ]
+    if memory:
+        squares = " ".join(f"{v['r_squared']:.5f}" for v in memory["lines"].values())
+        rows += [_memory_row(row) for row in memory["bytes_per_image"]]
+        rows += [("linear in the map's area, R²: step, propagation", squares)]
     print_table(f"{result['model']}, batch {result['images_per_step']}, {result['threads']} threads", ["", ""], rows)
+    kinds = [
+        (kind, f"{1e3 * r['seconds']:.1f} ms", f"{r['gflop']:.2f}", f"{r['megabytes']:.0f}")
+        for kind, r in bounds["kinds"].items()
+    ]
+    print_table("what a step needs at least", ["operation", "least time", "GFLOP", "MB moved"], kinds)
 
 
 def _memory_row(row: dict[str, int]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ class MuonAdamW(torch.optim.AdamW):
         super().__init__(groups, betas=betas, eps=eps)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
