@@ -1,0 +1,98 @@
+"""Writes the card of every bundled model from results/, no figure typed: python docs/cards.py"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from finola.images import read_photo
+from finola.wave.analysis import waves
+from finola.wave.plot import plot_waves
+from finola.zoo import BUNDLED, bundled_names, load, read_config
+
+RESULTS = Path(__file__).parent.parent / "results"
+WHAT = {
+    "tile64": "64×64 tiles, one vector q of 256 channels each, regrown to a 16×16 map; decoded across tiles.",
+    "tile64-512": "The same as `tile64` with 512 channels: sharper, twice the latents.",
+    "photo256": "A whole 256×256 photo from **one** vector of 1024 channels.",
+    "photo256-mf": "The paper's architecture: Mobile-Former W720, attention pooling, one vector of 1024 channels.",
+    "masked-b-w720": "Mobile-Former W720 pre-trained by masked FINOLA-B, and a tran-1 head for ten classes.",
+}
+DATA = {
+    "photos256": "the train part of `photos256` (4,866 photos at 256×256, three quarters ImageNet-like, else Pixabay)",
+    "imagenette128": "the train part of `imagenette128` (5,000 photos of ten ImageNet classes at 128×128)",
+}
+TERMS = """## Licence
+The code is Apache-2.0. **The weights have a licence of their own: non-commercial research only**, as the photos that
+they were trained on (ImageNet-derived: non-commercial research, no redistribution; Pixabay: Pixabay Content License).
+"""
+
+
+def card(name: str) -> str:
+    """The card of one bundled model."""
+    config = read_config(BUNDLED / name)
+    run = RESULTS / f"train-{name}"
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    summary = json.loads((run / "summary.json").read_text())
+    size = sum(file.stat().st_size for file in (BUNDLED / name).glob("*.safetensors")) / 1e6
+    parts = [
+        "---\nlibrary_name: finola\nlicense: other\nlicense_name: non-commercial-research\ntags: [finola]\n---",
+        f"# {name}\n\n{WHAT[name]}\n",
+        f"`{config.get('name', config.get('encoder'))}`, {size:.1f} MB, parameters in half precision but for a wave "
+        "encoder's analysis.\n",
+        _use(name, config),
+        f"## Data\nTrained on {DATA[recipe['data']['path']]}. No test photo and no val split was trained on.\n",
+        f"## Training\n{_training(name, recipe, summary)}\n",
+        f"## Figures\n{_figures(name)}\n",
+    ]
+    if (BUNDLED / name / "speeds.png").exists():
+        parts.append("## Waves\n![The speeds of its waves in the complex plane](speeds.png)\n")
+    return "\n".join([*parts, TERMS])
+
+
+def _use(name: str, config: dict[str, Any]) -> str:
+    if "classes" in config:
+        return f"```\nfinola classify photo.jpg --model {name}\n```\nClasses: {', '.join(config['classes'])}.\n"
+    lines = ("import finola", "", f'model = finola.load("{name}")', "out = model(images)  # (N, 3, H, W) in [0, 1]")
+    return "\n".join(["```python", *lines, "```", ""])
+
+
+def _training(name: str, recipe: dict[str, Any], summary: dict[str, Any]) -> str:
+    hours = summary["seconds"] / 3600
+    notes = RESULTS / f"train-{name}" / "README.md"
+    text = (
+        f"`finola train {recipe['name']}`: {summary['step']:,} steps of {recipe['data']['batch_size']} images in "
+        f"{hours:.2f} hours, on two CPU cores that other work shared. Seed {recipe['seed']}. "
+        f"The curve and the recipe are in `results/train-{name}`."
+    )
+    return text + ("\n\n" + notes.read_text().strip() if notes.exists() else "")
+
+
+def _figures(name: str) -> str:
+    rows = []
+    for file in sorted(RESULTS.glob(f"evaluate-{name}-*.json")):
+        found = json.loads(file.read_text())
+        command = f"finola evaluate {name} {found['data']} --split {found['split']}"
+        if "psnr" in found:
+            what = f"PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f}, MS-SSIM {found['ms_ssim']:.3f}"
+        else:
+            what = f"accuracy {100 * found['accuracy']:.1f} %"
+        rows.append(f"| {found['data']} {found['split']}, {found['images']} photos | {what} | `{command}` |")
+    return "\n".join(["| photos | mean | command |", "|---|---|---|", *rows])
+
+
+def main() -> None:
+    for name in bundled_names():
+        config = read_config(BUNDLED / name)
+        if "classes" not in config:
+            found, photo = waves(load(name)), read_photo("skimage:astronaut")
+            plot_waves(found, found.residual([photo]), photo[None], BUNDLED / name / "speeds.png")
+        (BUNDLED / name / "README.md").write_text(card(name))
+        print(BUNDLED.name + f"/{name}/README.md")
+
+
+if __name__ == "__main__":
+    main()
