@@ -25,13 +25,13 @@ def write_bytes(path: Path, data: bytes) -> None:
         beside.unlink(missing_ok=True)
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write safetensors beside `path` and rename them into place, without a second copy in memory."""
     from safetensors.torch import save_file
 
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -1,0 +1,32 @@
+"""Looking at q: its statistics over an image set, moves in its space, and what they draw."""
+
+from finola.latent.space import (
+    Encoded,
+    coordinates,
+    draw,
+    encode,
+    fade,
+    mirror,
+    mix,
+    neighbours,
+    on_sphere,
+    project,
+    sample,
+)
+from finola.latent.statistics import Statistics, fit
+
+__all__ = [
+    "Encoded",
+    "Statistics",
+    "coordinates",
+    "draw",
+    "encode",
+    "fade",
+    "fit",
+    "mirror",
+    "mix",
+    "neighbours",
+    "on_sphere",
+    "project",
+    "sample",
+]
