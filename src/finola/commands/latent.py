@@ -1,0 +1,273 @@
+"""finola latent: what lies in the space of q, as statistics, pictures and measurements."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finola.commands._photos import add_crop, add_data, open_cropped, photo_count, read_cropped, readable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from finola.autoencoder import Autoencoder
+    from finola.data import PhotoDataset
+    from finola.latent.figures import Drawn
+    from finola.latent.statistics import Statistics
+
+HELP = "look into the space of q: its mean, fades, mirrors, mixes, samples, components and neighbours"
+DEFAULT_MODEL = "waves/1024x1@16"
+PHOTOS = "files, or skimage:NAME"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    acts = parser.add_subparsers(dest="act", metavar="ACT", required=True)
+
+    def add(name: str, act: Callable[[argparse.Namespace], None], help: str, out: str | None = "picture to write"):  # type: ignore[no-untyped-def]
+        one = acts.add_parser(name, help=help, description=help)
+        one.set_defaults(act=act)
+        text = "a folder, a name, or a hub id (default: %(default)s)"
+        one.add_argument("-m", "--model", default=DEFAULT_MODEL, help=text)
+        add_crop(one)
+        one.add_argument("--json", action="store_true", help="print JSON")
+        if out:
+            one.add_argument("-o", "--out", required=True, metavar="FILE", help=f"{out} (.png, .jpg, .pdf or .svg)")
+        return one
+
+    def add_statistics(one: argparse.ArgumentParser) -> None:
+        one.add_argument(
+            "-s", "--statistics", required=True, metavar="FILE", help="what finola latent fit made for this model"
+        )
+
+    fit = add("fit", _fit, "measure mean, covariance and principal components of q over photos", out=None)
+    add_data(fit, "train")
+    fit.add_argument("-o", "--out", required=True, metavar="FILE", help="safetensors file to write")
+    fit.add_argument("--components", type=int, help="keep this many principal components only (default: all)")
+    fit.add_argument(
+        "--incremental", action="store_true", help="never hold the whole covariance (default: past 4096 numbers in q)"
+    )
+    add_statistics(add("mean", _mean, "draw the mean of q"))
+    fade = add("fade", _fade, "fade photos into the mean")
+    mirror = add("mirror", _mirror, "walk from photos through the mean to 2q̄ − q, which reverses colours")
+    for one in (fade, mirror):
+        one.add_argument("photos", nargs="+", help=PHOTOS)
+        one.add_argument("--steps", type=int, default=5, help="pictures on the way (default: %(default)s)")
+        add_statistics(one)
+    interpolate = add("interpolate", _interpolate, "mix the q of two photos")
+    interpolate.add_argument("first", help="a file, or skimage:NAME")
+    interpolate.add_argument("second", help="another")
+    interpolate.add_argument("--steps", type=int, default=5, help="pictures on the way (default: %(default)s)")
+    sample = add("sample", _sample, "draw q from the Gaussian with the mean and covariance of photos")
+    sample.add_argument("--count", type=int, default=10, help="how many (default: %(default)s)")
+    sample.add_argument("--seed", type=int, default=0, help="which ones (default: %(default)s)")
+    add_statistics(sample)
+    pca = add("pca", _pca, "draw photos from their first K principal components")
+    pca.add_argument("photos", nargs="+", help=PHOTOS)
+    pca.add_argument("-k", type=int, nargs="+", help="values of K (default: six up to all)")
+    add_statistics(pca)
+    near = add("neighbours", _neighbours, "find the photos whose q is nearest to that of one")
+    near.add_argument("photo", help="a file, or skimage:NAME")
+    add_data(near, "all")
+    near.add_argument("--count", type=int, default=6, help="how many (default: %(default)s)")
+    near.add_argument("-k", type=int, help="look at the first K principal components only (default: all)")
+    add_statistics(near)
+    seen = add("observe", _observe, "measure the paper's observations about q on photos", out=None)
+    add_data(seen, "val")
+    seen.add_argument("-s", "--statistics", metavar="FILE", help="(default: fitted now, on the data's train split)")
+    seen.add_argument("-o", "--out", metavar="FILE", help="JSON file to keep the figures in")
+
+
+def run(args: argparse.Namespace) -> None:
+    args.act(args)
+
+
+def _fit(args: argparse.Namespace) -> None:
+    from finola.commands._output import print_json
+    from finola.zoo import load
+
+    model = load(args.model)
+    data = open_cropped(args, model.config, args.split)
+    statistics = _fitted(args, model, data)
+    statistics.save(args.out)
+    explained = statistics.explained()
+    about = {"model": statistics.model, "weights": statistics.weights, "count": statistics.count, "written": args.out}
+    about |= {"components": len(explained), "variance_held": round(float(explained[-1]), 6)}
+    if args.json:
+        print_json(about)
+        return
+    kind = "photos" if statistics.count == photo_count(args, data) else "tiles"
+    print(f"{statistics.model}: mean and {len(explained)} components over {statistics.count:,} {kind}, in {args.out}")
+    if report := data.report():
+        print(report)
+
+
+def _mean(args: argparse.Namespace) -> None:
+    from finola.latent.figures import averaged
+
+    model, statistics = _loaded(args)
+    _show(args, averaged(model, statistics), "what the mean of q draws")
+
+
+def _fade(args: argparse.Namespace) -> None:
+    from finola.latent.figures import faded
+
+    model, statistics = _loaded(args)
+    images = read_cropped(args, model.config, args.photos)
+    _show(args, faded(model, statistics, images, _steps(args)), f"{len(images)} photos fading into the mean")
+
+
+def _mirror(args: argparse.Namespace) -> None:
+    from finola.latent.figures import faded
+
+    model, statistics = _loaded(args)
+    drawn = faded(model, statistics, read_cropped(args, model.config, args.photos), _steps(args), end=2.0)
+    values = ", ".join(f"{value:.2f}" for value in drawn.numbers["correlation_of_mirror"])
+    _show(args, drawn, f"mirror and photo around the mean correlate by {values}")
+
+
+def _interpolate(args: argparse.Namespace) -> None:
+    from finola.latent.figures import interpolated
+    from finola.wave.plot import check_path
+    from finola.zoo import load
+
+    check_path(args.out)
+    model = load(args.model)
+    images = read_cropped(args, model.config, [args.first, args.second])
+    drawn = interpolated(model, images[:1], images[1:], _steps(args))
+    values = ", ".join(f"{one[0]:.1f}" for one in drawn.numbers["psnr_to_pixel_mix"].values())
+    _show(args, drawn, f"to the mix of pixels: {values} dB")
+
+
+def _sample(args: argparse.Namespace) -> None:
+    from finola.latent.figures import sampled
+
+    if args.count < 1:
+        raise ValueError(f"--count {args.count} asks for no sample: use 1 or more.")
+    model, statistics = _loaded(args)
+    _show(args, sampled(model, statistics, args.count, args.seed), f"{args.count} samples")
+
+
+def _pca(args: argparse.Namespace) -> None:
+    from finola.latent.figures import principal
+
+    model, statistics = _loaded(args)
+    drawn = principal(model, statistics, read_cropped(args, model.config, args.photos), args.k)
+    pairs = zip(drawn.numbers["components"], drawn.numbers["psnr"], strict=True)
+    _show(args, drawn, ", ".join(f"K = {k}: {sum(row) / len(row):.1f} dB" for k, row in pairs))
+
+
+def _neighbours(args: argparse.Namespace) -> None:
+    import torch
+
+    from finola.latent.figures import found
+    from finola.latent.space import encode, neighbours
+
+    if args.count < 1:
+        raise ValueError(f"--count {args.count} asks for no neighbour: use 1 or more.")
+    model, statistics = _loaded(args)
+    query = read_cropped(args, model.config, [args.photo])
+    data = open_cropped(args, model.config, args.split)
+    numbers: list[int] = []
+
+    def others() -> Iterator[Tensor]:
+        for number, image in readable(args, data, "searching"):
+            numbers.append(number)
+            yield encode(model, image[None]).q
+
+    best = neighbours(encode(model, query).q, others(), statistics, args.count, args.k)
+    images = torch.stack([data.sample(numbers[place])[0] for place, _ in best]) / 255
+    names, similarities = [data.name(numbers[place]) for place, _ in best], [round(value, 4) for _, value in best]
+    title = f"Nearest by q to {args.photo} (cosine at the mean), {statistics.model}"
+    _show(args, found(query[0], images, similarities, names, title), "")
+    if not args.json:
+        for name, similarity in zip(names, similarities, strict=True):
+            print(f"  {similarity:.3f}  {name}")
+
+
+def _observe(args: argparse.Namespace) -> None:
+    import json
+
+    from finola.commands._output import print_json
+    from finola.files import write_text
+    from finola.latent.observations import observe
+    from finola.latent.statistics import Statistics
+    from finola.zoo import load
+
+    if args.out and not Path(args.out).parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {Path(args.out).parent} to write into: create it first.")
+    model = load(args.model)
+    data = open_cropped(args, model.config, args.split)
+    if args.statistics:
+        statistics = Statistics.load(args.statistics, model)
+    else:
+        args.components, args.incremental = None, False
+        statistics = _fitted(args, model, open_cropped(args, model.config, "train"))
+    result = {"data": args.data or "FINOLA_DATA", "split": args.split}
+    result |= observe(model, statistics, _pixels(args, data, "observing"))
+    if args.out:
+        write_text(Path(args.out), json.dumps(result, indent=1, allow_nan=False) + "\n")
+    if args.json:
+        print_json(result)
+        return
+    _print_observations(result)
+    if report := data.report():
+        print(report)
+
+
+def _print_observations(result: dict[str, Any]) -> None:
+    from finola.commands._output import print_table
+
+    mirror, samples, parts = result["mirror"], result["samples"], result["components"]
+    mixes = result["interpolation"]["psnr_to_pixel_mix"]
+    chosen = [0, len(parts["k"]) // 2, len(parts["k"]) - 1]
+    rows = [
+        ("the mean draws a flat image", "its std, share of an image's", f"{result['mean']['share_of_an_image']:.1%}"),
+        ("the mirror reverses colours", "correlation around the mean", f"{mirror['correlation']:.3f}"),
+        ("", "photos where it is negative", f"{mirror['share_negative']:.0%}"),
+        ("a mix of q mixes images", "PSNR to the mix of pixels, t = ½", f"{mixes['0.5']:.2f} dB"),
+        ("more components, more detail", "PSNR rises with every K", "yes" if parts["rises_with_k"] else "no"),
+        *(("", f"K = {parts['k'][i]}", f"{parts['psnr'][i]:.2f} dB") for i in chosen),
+        ("samples look like noise", "kurtosis of differences (noise: 3)", f"{samples['kurtosis']:.1f}"),
+        ("", "the same of photos", f"{samples['kurtosis_of_images']:.1f}"),
+    ]
+    title = f"{result['model']}: {result['images']} images of {result['data']}, statistics over {result['fitted_on']:,}"
+    print_table(title, ["observation", "measured as", "value"], rows)
+
+
+def _loaded(args: argparse.Namespace) -> tuple[Autoencoder, Statistics]:
+    from finola.latent.statistics import Statistics
+    from finola.wave.plot import check_path
+    from finola.zoo import load
+
+    check_path(args.out)
+    model = load(args.model)
+    return model, Statistics.load(args.statistics, model)
+
+
+def _fitted(args: argparse.Namespace, model: Autoencoder, data: PhotoDataset) -> Statistics:
+    from finola.latent.statistics import fit
+
+    return fit(model, _pixels(args, data, "fitting"), args.components, incremental=args.incremental or None)
+
+
+def _pixels(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterator[Tensor]:
+    return (image for _, image in readable(args, data, what))
+
+
+def _steps(args: argparse.Namespace) -> int:
+    if args.steps < 2:
+        raise ValueError(f"--steps {args.steps} leads nowhere: use 2 or more.")
+    return int(args.steps)
+
+
+def _show(args: argparse.Namespace, drawn: Drawn, words: str) -> None:
+    from finola.commands._output import print_json
+    from finola.latent.figures import save_figure
+
+    save_figure(drawn.figure, args.out)
+    if args.json:
+        print_json({"model": args.model, "written": args.out} | drawn.numbers)
+        return
+    print(f"{words}\ndrawn into {args.out}" if words else f"drawn into {args.out}")
