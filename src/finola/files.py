@@ -37,6 +37,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         beside.unlink(missing_ok=True)
 
 
+def check_folder(path: Path) -> Path:
+    """The path, if there is a folder to write it into; asked before hours of work, not after them."""
+    path = path.expanduser()
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: create it first.")
+    return path
+
+
 def digest_of_weights(model: nn.Module) -> str:
     """Twelve hexadecimal digits that change with any weight, buffer or name of a model."""
     digest = hashlib.sha256()

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from finola.autoencoder import position_embedding
-from finola.files import write_bytes
+from finola.files import check_folder, write_bytes
 from finola.images import to_pillow
 from finola.propagation import Position, propagate, start_positions
 from finola.tiles import cut, join, pad_to_multiple
@@ -125,8 +125,7 @@ def check_path(path: str | Path) -> Path:
     path = Path(path).expanduser()
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"cannot write a film as {str(path)!r}: end its name with one of {', '.join(FORMATS)}.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: create it first.")
+    check_folder(path)
     if path.suffix.lower() == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise ValueError("an .mp4 needs imageio-ffmpeg: pip install imageio-ffmpeg, or write a .webp or a .gif.")
     return path

@@ -59,8 +59,8 @@ def readable(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterato
             yield index, item.images[0]
 
 
-def read_cropped(args: argparse.Namespace, config: ModelConfig, names: Sequence[str]) -> Tensor:
-    """Photos by name, cut like those of a data set: (N, 3, H, W) in [0, 1]."""
+def read_cropped(names: Sequence[str], size: tuple[int, int]) -> Tensor:
+    """Photos by name, cut like those of a data set: (N, 3, *size) in [0, 1]."""
     import numpy as np
     import torch
 
@@ -71,6 +71,6 @@ def read_cropped(args: argparse.Namespace, config: ModelConfig, names: Sequence[
     images = []
     for name in names:
         photo = open_photo(name)
-        view = CentreCrop(cropped_size(args, config)).view(shown_size(photo, name), np.random.default_rng(0))
+        view = CentreCrop(size).view(shown_size(photo, name), np.random.default_rng(0))
         images.append(draw(photo, [view], name))
     return torch.cat(images) / 255

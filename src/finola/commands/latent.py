@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finola.commands._photos import add_crop, add_data, open_cropped, photo_count, read_cropped, readable
+from finola.commands._photos import add_crop, add_data, cropped_size, open_cropped, photo_count, read_cropped, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,8 +85,10 @@ def run(args: argparse.Namespace) -> None:
 
 def _fit(args: argparse.Namespace) -> None:
     from finola.commands._output import print_json
+    from finola.files import check_folder
     from finola.zoo import load
 
+    check_folder(Path(args.out))
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
     statistics = _fitted(args, model, data)
@@ -114,7 +116,7 @@ def _fade(args: argparse.Namespace) -> None:
     from finola.latent.figures import faded
 
     model, statistics = _loaded(args)
-    images = read_cropped(args, model.config, args.photos)
+    images = read_cropped(args.photos, cropped_size(args, model.config))
     _show(args, faded(model, statistics, images, _steps(args)), f"{len(images)} photos fading into the mean")
 
 
@@ -122,7 +124,7 @@ def _mirror(args: argparse.Namespace) -> None:
     from finola.latent.figures import faded
 
     model, statistics = _loaded(args)
-    drawn = faded(model, statistics, read_cropped(args, model.config, args.photos), _steps(args), end=2.0)
+    drawn = faded(model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), _steps(args), end=2.0)
     values = ", ".join(f"{value:.2f}" for value in drawn.numbers["correlation_of_mirror"])
     _show(args, drawn, f"mirror and photo around the mean correlate by {values}")
 
@@ -134,7 +136,7 @@ def _interpolate(args: argparse.Namespace) -> None:
 
     check_path(args.out)
     model = load(args.model)
-    images = read_cropped(args, model.config, [args.first, args.second])
+    images = read_cropped([args.first, args.second], cropped_size(args, model.config))
     drawn = interpolated(model, images[:1], images[1:], _steps(args))
     values = ", ".join(f"{one[0]:.1f}" for one in drawn.numbers["psnr_to_pixel_mix"].values())
     _show(args, drawn, f"to the mix of pixels: {values} dB")
@@ -153,7 +155,7 @@ def _pca(args: argparse.Namespace) -> None:
     from finola.latent.figures import principal
 
     model, statistics = _loaded(args)
-    drawn = principal(model, statistics, read_cropped(args, model.config, args.photos), args.k)
+    drawn = principal(model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), args.k)
     pairs = zip(drawn.numbers["components"], drawn.numbers["psnr"], strict=True)
     _show(args, drawn, ", ".join(f"K = {k}: {sum(row) / len(row):.1f} dB" for k, row in pairs))
 
@@ -167,7 +169,7 @@ def _neighbours(args: argparse.Namespace) -> None:
     if args.count < 1:
         raise ValueError(f"--count {args.count} asks for no neighbour: use 1 or more.")
     model, statistics = _loaded(args)
-    query = read_cropped(args, model.config, [args.photo])
+    query = read_cropped([args.photo], cropped_size(args, model.config))
     data = open_cropped(args, model.config, args.split)
     numbers: list[int] = []
 
@@ -190,13 +192,13 @@ def _observe(args: argparse.Namespace) -> None:
     import json
 
     from finola.commands._output import print_json
-    from finola.files import write_text
+    from finola.files import check_folder, write_text
     from finola.latent.observations import observe
     from finola.latent.statistics import Statistics
     from finola.zoo import load
 
-    if args.out and not Path(args.out).parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {Path(args.out).parent} to write into: create it first.")
+    if args.out:
+        check_folder(Path(args.out))
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
     if args.statistics:
@@ -223,17 +225,20 @@ def _print_observations(result: dict[str, Any]) -> None:
     mixes = result["interpolation"]["psnr_to_pixel_mix"]
     chosen = [0, len(parts["k"]) // 2, len(parts["k"]) - 1]
     rows = [
-        ("the mean draws a flat image", "its std, share of an image's", f"{result['mean']['share_of_an_image']:.1%}"),
-        ("the mirror reverses colours", "correlation around the mean", f"{mirror['correlation']:.3f}"),
-        ("", "photos where it is negative", f"{mirror['share_negative']:.0%}"),
-        ("a mix of q mixes images", "PSNR to the mix of pixels, t = ½", f"{mixes['0.5']:.2f} dB"),
-        ("more components, more detail", "PSNR rises with every K", "yes" if parts["rises_with_k"] else "no"),
-        *(("", f"K = {parts['k'][i]}", f"{parts['psnr'][i]:.2f} dB") for i in chosen),
-        ("samples look like noise", "kurtosis of differences (noise: 3)", f"{samples['kurtosis']:.1f}"),
-        ("", "the same of photos", f"{samples['kurtosis_of_images']:.1f}"),
+        (
+            "the mean draws a flat image: its std, as a share of an image's",
+            f"{result['mean']['share_of_an_image']:.1%}",
+        ),
+        ("the mirror reverses colours: correlation around the mean", f"{mirror['correlation']:.3f}"),
+        ("  photos where it is negative", f"{mirror['share_negative']:.0%}"),
+        ("a mix of q mixes images: PSNR to the mix of pixels, t = ½", f"{mixes['0.5']:.2f} dB"),
+        ("more components, more detail: PSNR rises with every K", "yes" if parts["rises_with_k"] else "no"),
+        *((f"  K = {parts['k'][i]}", f"{parts['psnr'][i]:.2f} dB") for i in chosen),
+        ("samples look like noise: kurtosis of pixel differences (noise: 3)", f"{samples['kurtosis']:.1f}"),
+        ("  the same of what photos' q draw", f"{samples['kurtosis_of_images']:.1f}"),
     ]
     title = f"{result['model']}: {result['images']} images of {result['data']}, statistics over {result['fitted_on']:,}"
-    print_table(title, ["observation", "measured as", "value"], rows)
+    print_table(title, ["observation", "measured"], rows)
 
 
 def _loaded(args: argparse.Namespace) -> tuple[Autoencoder, Statistics]:

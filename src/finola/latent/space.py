@@ -95,6 +95,7 @@ def project(q: Tensor, statistics: Statistics, k: int) -> Tensor:
     return statistics.mean.to(q) + kept.reshape(q.shape)
 
 
+@torch.no_grad()
 def neighbours(
     q: Tensor, others: Iterable[Tensor], statistics: Statistics, count: int = 5, k: int | None = None
 ) -> list[tuple[int, float]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from finola.files import digest_of_weights, write_tensors
+from finola.files import check_folder, digest_of_weights, write_tensors
 from finola.latent.space import encode, without_slack
 from finola.tiles import cut, pad_to_multiple
 
@@ -49,9 +49,7 @@ class Statistics:
 
     def save(self, path: str | Path) -> None:
         """Keep everything as one safetensors file, written beside its target and renamed."""
-        path = Path(path).expanduser()
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: create it first.")
+        path = check_folder(Path(path))
         tensors = {"mean": self.mean, "components": self.components, "variances": self.variances}
         about = {"kind": KIND, "model": self.model, "weights": self.weights}
         write_tensors(path, tensors, about | {"count": str(self.count), "total": repr(self.total)})

@@ -82,10 +82,10 @@ def _draw(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str) 
         _frame(axes, title)
     _residuals(figure, figure.add_subplot(top[3]), image, measurement, model.config)
 
-    zeta, start = _liveliest(waves, image, quadrant)
+    zeta, start = liveliest(waves, image, quadrant)
     for slot, channel in enumerate(_strongest(zeta, waves[quadrant])):
         axes = figure.add_subplot(bottom[slot], projection="3d")
-        _surface(axes, zeta[channel], start, _caption(waves, quadrant, channel))
+        _surface(axes, zeta[channel], start, caption(waves, quadrant, channel))
     return figure
 
 
@@ -172,7 +172,7 @@ def _residuals(figure: Figure, axes: Axes, image: Tensor, measurement: Measureme
     bar.ax.tick_params(labelsize=7)
 
 
-def _liveliest(waves: Waves, image: Tensor, quadrant: str) -> tuple[Tensor, tuple[int, int]]:
+def liveliest(waves: Waves, image: Tensor, quadrant: str) -> tuple[Tensor, tuple[int, int]]:
     """ζ (C, H, W) of the tile with the most contrast, and the first path's start."""
     model = waves.model
     assert model is not None
@@ -200,7 +200,7 @@ def _strongest(zeta: Tensor, quadrant: Quadrant) -> list[int]:
     return [*fresh.values(), *again][:SURFACES]
 
 
-def _caption(waves: Waves, quadrant: str, channel: int) -> str:
+def caption(waves: Waves, quadrant: str, channel: int) -> str:
     speed, kind = complex(waves[quadrant].speeds[channel]), waves[quadrant].kinds[channel]
     value = {"complex": f"{speed:.2f}", "infinite": "∞", "undefined": "undefined"}.get(kind, f"{speed.real:.2f}")
     caption = f"Re ζ, channel {channel}, λ = {value.replace('j', 'i').strip('()')}"

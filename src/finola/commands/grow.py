@@ -1,0 +1,51 @@
+"""finola grow: a film of the picture growing from its vector, or of one wave travelling."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "film a photo growing from its start, step by step, or one of its waves travelling"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("photo", help="a file, or skimage:NAME")
+    parser.add_argument(
+        "-m", "--model", default="waves/1024x1@16", help="a folder, a name, or a hub id (default: %(default)s)"
+    )
+    parser.add_argument("-o", "--out", required=True, metavar="FILE", help="film to write (.gif, .webp or .mp4)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="its length (default: %(default)s)")
+    parser.add_argument("--frames", type=int, help="at most this many (default: one per step)")
+    parser.add_argument(
+        "--whole", action="store_true", help="keep the photo's size, tile by tile (default: cut to the model's own)"
+    )
+    parser.add_argument("--wave", type=int, metavar="K", help="film channel K of ζ instead, travelling at its speed")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from finola.commands._output import print_json
+    from finola.commands._photos import read_cropped
+    from finola.growth import check_path, frames, save
+    from finola.images import read_photo
+    from finola.zoo import load
+
+    check_path(args.out)
+    if args.wave is not None and args.frames is not None:
+        raise ValueError(
+            "--frames thins out a growing picture; a wave has one frame per column, so leave one of them out."
+        )
+    model = load(args.model)
+    photo = read_photo(args.photo)[None] if args.whole else read_cropped([args.photo], model.config.image_size)
+    if args.wave is None:
+        film = frames(model, photo, args.frames)
+    else:
+        from finola.wave.film import wave_frames
+
+        film = wave_frames(model, photo, args.wave)
+    path = save(film, args.out, args.seconds)
+    width, height = film[0].size
+    if args.json:
+        about = {"model": str(model.config), "photo": args.photo, "wave": args.wave, "written": str(path)}
+        print_json(about | {"frames": len(film), "size": [height, width], "bytes": path.stat().st_size})
+        return
+    print(f"{len(film)} frames of {width}x{height} pixels, {path.stat().st_size / 1024:.0f} KB, in {path}")
