@@ -81,6 +81,25 @@ def speeds() -> None:
     main(["waves", "waves/256x1@16:64", "--plot", str(IMAGES / "speeds.jpg")])
 
 
+def latent(model: str = "waves/1024x1@16") -> None:
+    """What `finola latent` draws, with statistics over the smoke data, and two films of `finola grow`."""
+    from tempfile import TemporaryDirectory
+
+    from finola.cli import main
+
+    photos = ["skimage:coffee", "skimage:chelsea"]
+    with TemporaryDirectory() as folder:
+        statistics = f"{folder}/q.safetensors"
+        main(["latent", "fit", "smoke", "-m", model, "-o", statistics])
+        given = ["-m", model, "-s", statistics, "-o"]
+        main(["latent", "mirror", *photos, *given, str(IMAGES / "latent-mirror.jpg")])
+        main(["latent", "pca", *photos, *given, str(IMAGES / "latent-pca.jpg")])
+        main(["latent", "sample", "--count", "5", *given, str(IMAGES / "latent-sample.jpg")])
+    main(["latent", "interpolate", *photos, "-m", model, "-o", str(IMAGES / "latent-mix.jpg")])
+    main(["grow", photos[1], "-m", "waves/1024x4@16+scatter", "-o", str(IMAGES / "growing.webp")])
+    main(["grow", photos[1], "-m", "waves/1024x1@32", "--wave", "60", "-o", str(IMAGES / "travelling.webp")])
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     growing("waves/3072x1@16", (0, 2, 4, 6, 8))
@@ -88,3 +107,4 @@ if __name__ == "__main__":
     basis()
     tiles()
     speeds()
+    latent()
