@@ -38,8 +38,8 @@ def run_json(capsys, *arguments: str) -> dict:
 
 
 def looked_at(place, act: str, *arguments: str) -> list[str]:
-    common = ["-m", MODEL, "--crop", "64", "-o", str(place / f"{act}.png")]
-    return ["latent", act, *arguments, *common, "-s", str(place / "q.safetensors")]
+    common = ["-m", MODEL, "-o", str(place / f"{act}.png"), "-s", str(place / "q.safetensors")]
+    return ["latent", act, *arguments, *common, *([] if act in ("mean", "sample") else ["--crop", "64"])]
 
 
 def test_statistics_count_readable_photos_by_their_tiles(capsys, place):

@@ -44,15 +44,11 @@ def open_cropped(args: argparse.Namespace, config: ModelConfig, split: str) -> P
     return open_data(args.data, split, transform=CentreCrop(cropped_size(args, config)))
 
 
-def photo_count(args: argparse.Namespace, data: PhotoDataset) -> int:
-    return min(len(data), args.limit or len(data))
-
-
 def readable(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterator[tuple[int, Tensor]]:
     """Number and pixels, uint8 (3, H, W), of every photo that can be read, with a progress bar."""
     from finola.commands._output import progress
 
-    count = photo_count(args, data)
+    count = min(len(data), args.limit or len(data))
     for index in progress(range(count), count, what, quiet=args.json):
         item = data[0, index]
         if not item.replaced:

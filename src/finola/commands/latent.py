@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finola.commands._photos import add_crop, add_data, cropped_size, open_cropped, photo_count, read_cropped, readable
+from finola.commands._photos import add_crop, add_data, cropped_size, open_cropped, read_cropped, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,64 +20,63 @@ if TYPE_CHECKING:
 
 HELP = "look into the space of q: its mean, fades, mirrors, mixes, samples, components and neighbours"
 DEFAULT_MODEL = "waves/1024x1@16"
-PHOTOS = "files, or skimage:NAME"
+PHOTO = "a file, or skimage:NAME"
+
+Act = Callable[[argparse.Namespace], None]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    acts = parser.add_subparsers(dest="act", metavar="ACT", required=True)
+def add_arguments(parser: ArgumentParser) -> None:
+    acts = parser.add_subparsers(dest="name", metavar="ACT", required=True)
 
-    def add(name: str, act: Callable[[argparse.Namespace], None], help: str, out: str | None = "picture to write"):  # type: ignore[no-untyped-def]
-        one = acts.add_parser(name, help=help, description=help)
+    def add(name: str, act: Act, words: str, *, statistics: bool = True, picture: bool = True) -> ArgumentParser:
+        one: ArgumentParser = acts.add_parser(name, help=words, description=words)
         one.set_defaults(act=act)
         text = "a folder, a name, or a hub id (default: %(default)s)"
         one.add_argument("-m", "--model", default=DEFAULT_MODEL, help=text)
-        add_crop(one)
         one.add_argument("--json", action="store_true", help="print JSON")
-        if out:
-            one.add_argument("-o", "--out", required=True, metavar="FILE", help=f"{out} (.png, .jpg, .pdf or .svg)")
+        if statistics:
+            text = "what finola latent fit made for this model"
+            one.add_argument("-s", "--statistics", required=True, metavar="FILE", help=text)
+        if picture:
+            text = "picture to write (.png, .jpg, .pdf or .svg)"
+            one.add_argument("-o", "--out", required=True, metavar="FILE", help=text)
         return one
 
-    def add_statistics(one: argparse.ArgumentParser) -> None:
-        one.add_argument(
-            "-s", "--statistics", required=True, metavar="FILE", help="what finola latent fit made for this model"
-        )
-
-    fit = add("fit", _fit, "measure mean, covariance and principal components of q over photos", out=None)
+    words = "measure mean, covariance and principal components of q over photos"
+    fit = add("fit", _fit, words, statistics=False, picture=False)
     add_data(fit, "train")
     fit.add_argument("-o", "--out", required=True, metavar="FILE", help="safetensors file to write")
     fit.add_argument("--components", type=int, help="keep this many principal components only (default: all)")
     fit.add_argument(
         "--incremental", action="store_true", help="never hold the whole covariance (default: past 4096 numbers in q)"
     )
-    add_statistics(add("mean", _mean, "draw the mean of q"))
+    add("mean", _mean, "draw the mean of q")
     fade = add("fade", _fade, "fade photos into the mean")
     mirror = add("mirror", _mirror, "walk from photos through the mean to 2q̄ − q, which reverses colours")
-    for one in (fade, mirror):
-        one.add_argument("photos", nargs="+", help=PHOTOS)
+    mix = add("interpolate", _interpolate, "mix the q of two photos", statistics=False)
+    mix.add_argument("first", help=PHOTO)
+    mix.add_argument("second", help=PHOTO)
+    for one in (fade, mirror, mix):
         one.add_argument("--steps", type=int, default=5, help="pictures on the way (default: %(default)s)")
-        add_statistics(one)
-    interpolate = add("interpolate", _interpolate, "mix the q of two photos")
-    interpolate.add_argument("first", help="a file, or skimage:NAME")
-    interpolate.add_argument("second", help="another")
-    interpolate.add_argument("--steps", type=int, default=5, help="pictures on the way (default: %(default)s)")
     sample = add("sample", _sample, "draw q from the Gaussian with the mean and covariance of photos")
     sample.add_argument("--count", type=int, default=10, help="how many (default: %(default)s)")
     sample.add_argument("--seed", type=int, default=0, help="which ones (default: %(default)s)")
-    add_statistics(sample)
     pca = add("pca", _pca, "draw photos from their first K principal components")
-    pca.add_argument("photos", nargs="+", help=PHOTOS)
-    pca.add_argument("-k", type=int, nargs="+", help="values of K (default: six up to all)")
-    add_statistics(pca)
+    pca.add_argument("-k", type=int, nargs="+", help="values of K (default: five, up to all)")
+    for one in (fade, mirror, pca):
+        one.add_argument("photos", nargs="+", metavar="PHOTO", help=PHOTO)
     near = add("neighbours", _neighbours, "find the photos whose q is nearest to that of one")
-    near.add_argument("photo", help="a file, or skimage:NAME")
+    near.add_argument("photo", help=PHOTO)
     add_data(near, "all")
     near.add_argument("--count", type=int, default=6, help="how many (default: %(default)s)")
     near.add_argument("-k", type=int, help="look at the first K principal components only (default: all)")
-    add_statistics(near)
-    seen = add("observe", _observe, "measure the paper's observations about q on photos", out=None)
+    words = "measure the paper's observations about q on photos"
+    seen = add("observe", _observe, words, statistics=False, picture=False)
     add_data(seen, "val")
     seen.add_argument("-s", "--statistics", metavar="FILE", help="(default: fitted now, on the data's train split)")
     seen.add_argument("-o", "--out", metavar="FILE", help="JSON file to keep the figures in")
+    for one in (fit, fade, mirror, mix, pca, near, seen):
+        add_crop(one)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -99,7 +99,7 @@ def _fit(args: argparse.Namespace) -> None:
     if args.json:
         print_json(about)
         return
-    kind = "photos" if statistics.count == photo_count(args, data) else "tiles"
+    kind = "photos" if cropped_size(args, model.config) == model.config.image_size else "tiles"
     print(f"{statistics.model}: mean and {len(explained)} components over {statistics.count:,} {kind}, in {args.out}")
     if report := data.report():
         print(report)

@@ -82,15 +82,14 @@ def sample(statistics: Statistics, count: int = 1, generator: torch.Generator | 
 
 def coordinates(q: Tensor, statistics: Statistics, k: int | None = None) -> Tensor:
     """q (N, M, C) in the first k components, around the mean: (N, k)."""
-    components = statistics.components[:k].to(q)
-    return (q - statistics.mean.to(q)).flatten(1) @ components.T
+    known = len(statistics.components)
+    if k is not None and not 0 <= k <= known:
+        raise ValueError(f"{k} components were asked for, and these statistics know {known}: use 0 to {known}.")
+    return (q - statistics.mean.to(q)).flatten(1) @ statistics.components[:k].to(q).T
 
 
 def project(q: Tensor, statistics: Statistics, k: int) -> Tensor:
     """What the first k principal components keep of q (N, M, C); k = 0 is the mean."""
-    known = len(statistics.components)
-    if not 0 <= k <= known:
-        raise ValueError(f"{k} components were asked for, and these statistics know {known}: use 0 to {known}.")
     kept = coordinates(q, statistics, k) @ statistics.components[:k].to(q)
     return statistics.mean.to(q) + kept.reshape(q.shape)
 
