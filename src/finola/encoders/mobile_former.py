@@ -138,7 +138,8 @@ class DyReLU(nn.Module):
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         a = 2 * (self.slopes(tokens[:, 0]) - 0.5)  # (N, 2C) in [-1, 1]
         a1, a2 = a[..., None, None].chunk(2, dim=1)
-        return torch.maximum((a1 + 1) * x, a2 * x)
+        # max(sx, tx) = (s + t)/2 · x + |s − t|/2 · |x|, whose backward needs no masks
+        return torch.addcmul((a1 + 1 + a2) / 2 * x, (a1 + 1 - a2).abs() / 2, x.abs())
 
 
 class BottleneckLite(nn.Module):
@@ -246,6 +247,7 @@ class MobileFormer(nn.Module):
         self.last_mobile_to_former = last if spec.last_mobile_to_former else None
         self.last_conv = nn.Sequential(_conv_bn(inputs, spec.channels, 1), nn.ReLU6())
         self.reset_parameters()
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.tokens)
@@ -280,7 +282,8 @@ class MobileFormer(nn.Module):
 
     def _maps_and_tokens(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
         check_size(images.shape[-2], images.shape[-1], self.reduction)
-        x = self.stem(images)
+        # Channels last: depthwise convolutions are bound by memory, and maps become tokens without being copied.
+        x = self.stem(images.contiguous(memory_format=torch.channels_last))
         tokens = self.tokens.expand(images.shape[0], -1, -1)  # (N, 6, d)
         maps = []
         for index, block in enumerate(self.blocks):
