@@ -20,7 +20,7 @@ from finola.commands.decompress import decompress_one
 what, source, target = sys.argv[1:]
 begin = time.perf_counter()
 if what == "compress":
-    row = compress_one(source, target, {"quality": 30, "model": "waves512"})
+    row = compress_one(source, target, {"quality": 30, "model": "tile64-512"})
 else:
     row = decompress_one(source, target, None)
 peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])

@@ -25,6 +25,7 @@ from finola.codec.container import DamagedFile, unpack
 from finola.codec.photo import compress, decompress, find_codec, integers, read_container
 from finola.images import read_photo, save_photo
 from finola.metrics import psnr
+from finola.names import DEFAULT_CODEC
 
 FROZEN = Path(__file__).with_name("frozen.finola")
 FROZEN_INTEGERS = "d962b0aad940977c"
@@ -69,12 +70,12 @@ def test_the_rate_asked_for_is_kept() -> None:
 def test_fewer_latents_are_fewer_integers() -> None:
     made = compress(photo(100, 100), quality=80, latents=20)
     container = unpack(made.data)
-    assert not integers(container, load_codec("waves512"))[:, 20:].any()
+    assert not integers(container, load_codec(DEFAULT_CODEC))[:, 20:].any()
 
 
 def test_the_model_s_own_limit_is_reached() -> None:
     image = (255 * read_photo("skimage:astronaut")[:, :192, :192]).round()
-    model = finola.create("waves/512x1@16:64").eval()
+    model = finola.load(DEFAULT_CODEC)
     with torch.inference_mode():
         best = figure(255 * model(image[None] / 255)[0].clamp(0, 1), image)
     assert figure(decompress(compress(image / 255, quality=100).data), image) > best - 0.15
@@ -205,7 +206,7 @@ def test_any_size_and_quality_gives_the_same_integers_back(
 ) -> None:
     size = (long, short) if upright else (short, long)
     made = compress(photo(*size), quality=quality, mode=mode)
-    container, codec = unpack(made.data), load_codec("waves512")
+    container, codec = unpack(made.data), load_codec(DEFAULT_CODEC)
     assert (container.height, container.width) == size
     assert decompress(made.data).shape == (3, *size)
     if mode == "coded":
@@ -242,7 +243,7 @@ def test_folders_streams_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert torch.equal((255 * read_photo(tmp_path / "out" / "a.png")).round().to(torch.uint8), expected)
     assert main(["info", str(tmp_path / "out" / "a.finola"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["width"], facts["height"], facts["model"]) == (80, 60, "waves512")
+    assert (facts["width"], facts["height"], facts["model"]) == (80, 60, DEFAULT_CODEC)
     assert not [path for path in (tmp_path / "out").iterdir() if path.suffix == ".part"]
 
 

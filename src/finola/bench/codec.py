@@ -13,6 +13,7 @@ from finola.bench.machine import gemm_rate, peak_memory, timed
 from finola.codec.photo import compress, decompress
 from finola.images import read_photo, to_uint8
 from finola.metrics import psnr_by_strips
+from finola.names import DEFAULT_CODEC
 
 REPEATS = 5
 SIDE = 512  # of the product that times are also given in
@@ -21,7 +22,7 @@ RATE = 0.19  # bits per pixel, at which efforts are compared
 EFFORTS = (0, 1, 2, 3, 5, 7, 9)
 
 
-def bench_codec(model: str = "waves512", size: tuple[int, int] = (512, 768), quick: bool = False) -> dict[str, Any]:
+def bench_codec(model: str = DEFAULT_CODEC, size: tuple[int, int] = (512, 768), quick: bool = False) -> dict[str, Any]:
     """A photo of scikit-image's, tiled to `size`, once loaded: fixed quality, fixed rate, back; what effort buys."""
     device = torch.device("cpu")
     height, width = size

@@ -21,9 +21,9 @@ from finola.codec.rate import finest_within
 from finola.codec.refine import ROUNDS, Numbers, refine, strips
 from finola.codec.tiles import LAMBDA, Quantised, step_size
 from finola.images import open_photo, photo_name, pixels, save_photo, to_own_rgb, to_srgb, to_uint8
+from finola.names import DEFAULT_CODEC
 from finola.tiles import cut, join
 
-DEFAULT = "waves512"
 PLAIN_BITS = 4  # per latent in the paper's mode
 STEPS = 256  # 0 is the finest
 COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
@@ -50,7 +50,7 @@ def compress(
     quality: int | None = None,
     bpp: float | None = None,
     latents: int | None = None,
-    model: str = DEFAULT,
+    model: str = DEFAULT_CODEC,
     mode: str = "coded",
     effort: int = 0,
     keep_exif: bool = False,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from finola.names import DEFAULT_CODEC
+
 HELP = "measure speed and memory on this machine"
 SUBJECTS = {
     "propagation": "the recurrence as a share of the machine's matrix products, forward and backward",
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     elif args.subject == "codec":
         from finola.bench.codec import bench_codec
 
-        result = bench_codec(args.what or "waves512", quick=args.quick)
+        result = bench_codec(args.what or DEFAULT_CODEC, quick=args.quick)
     else:
         from finola.bench.training import bench_training
         from finola.training.reading import load_recipe

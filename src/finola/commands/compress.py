@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from finola.names import DEFAULT_CODEC
+
 HELP = "compress photos to .finola files"
 ROWS = 256  # of a photo that are compared with the original at a time
 
@@ -17,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rate.add_argument("--quality", type=int, metavar="1-100", help="default: 50")
     rate.add_argument("--bpp", type=float, metavar="X", help="at most so many bits per pixel")
     parser.add_argument("--latents", type=int, metavar="K", help="keep at most so many numbers of every tile")
-    parser.add_argument("--model", default="waves512", help="a bundled codec or a calibrated model's folder")
+    parser.add_argument(
+        "--model", default=DEFAULT_CODEC, help="a bundled codec or a calibrated model's folder (default: %(default)s)"
+    )
     parser.add_argument("--mode", choices=["coded", "paper"], default="coded", help="paper: four plain bits per latent")
     parser.add_argument("--effort", type=int, default=0, metavar="0-9", help="let the decoder correct the encoder")
     parser.add_argument("--exif", action="store_true", help="keep the camera's EXIF block")

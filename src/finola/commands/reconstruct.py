@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from finola.names import DEFAULT_MODEL
+
 HELP = "reconstruct photos of any size from their vectors and save them"
-DEFAULT_MODEL = "waves/256x1@16:64"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

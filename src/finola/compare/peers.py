@@ -88,9 +88,9 @@ def identity(word: str) -> str:
         return f"{word} Pillow {PIL.__version__}"
     if method.startswith("finola"):
         from finola.codec.calibration import load_codec
-        from finola.codec.photo import DEFAULT
+        from finola.names import DEFAULT_CODEC
 
-        return f"{word} {DEFAULT} {load_codec(DEFAULT).hash.hex()}"
+        return f"{word} {DEFAULT_CODEC} {load_codec(DEFAULT_CODEC).hash.hex()}"
     if method in ("dct", "dwt", "dtcwt") or method.startswith("klt"):
         return word
     from finola.files import digest_of_weights

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from finola.compare.rate import bd_psnr, bd_rate
+from finola.names import DEFAULT_CODEC
 
 Row = dict[str, Any]
 FIGURES = ("psnr", "ssim", "ms_ssim")
@@ -49,7 +50,7 @@ def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
 
 
 NAMES = {"jpeg": "JPEG, optimised", "jpeg-progressive": "JPEG, progressive", "jpeg2000": "JPEG 2000", "webp": "WebP"}
-NAMES |= {"finola": "finola (waves512)", "finola-paper": "finola, plain bits"}
+NAMES |= {"finola": f"finola ({DEFAULT_CODEC})", "finola-paper": "finola, plain bits"}
 NAMES |= {"avif": "AVIF", "jxl": "JPEG XL", "dct": "DCT, first", "dwt": "DWT,", "dtcwt": "DTCWT,"}
 BANDS = {"ll": "scale 3 LL", "scale3": "scale 3", "scale2": "scale 2", "all": "all"}
 
