@@ -1,0 +1,128 @@
+"""A model's waves, how strong each is in a photo, and one of them drawn over it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from finola.app.models import Opened, open_model
+from finola.app.photos import Photo, shrunk
+from finola.latent import encode
+from finola.tiles import join
+from finola.wave.analysis import Quadrant, Waves
+from finola.wave.analysis import waves as analyse
+
+SIDE = 512
+SAMPLES = 4096  # positions at which strengths are measured
+
+
+@dataclass(frozen=True)
+class Wave:
+    """One wave: a channel of ζ, and with it the one that has the conjugate speed."""
+
+    channel: int
+    speed: complex
+    words: str
+
+    def place(self) -> tuple[float, float]:
+        """Where it stands in a disc whose rim is infinity: |λ| = 1 lies halfway."""
+        size = abs(self.speed)
+        if math.isinf(size):
+            return 1.0, 0.0
+        return self.speed.real / (1 + size), self.speed.imag / (1 + size)
+
+
+@cache
+def analysed(name: str) -> Waves:
+    """The waves of a model of the page."""
+    return analyse(open_model(name).model)
+
+
+@cache
+def waves_of(name: str) -> tuple[Wave, ...]:
+    """Every wave of a model that moves, one for each pair of conjugate speeds."""
+    found = analysed(name)
+    quadrant = found["right-down"]
+    channels = found.basis.pairs.tolist() if found.basis is not None else _upper(quadrant)
+    speeds = quadrant.speeds.tolist()
+    kinds = quadrant.kinds
+    return tuple(
+        Wave(channel, speeds[channel], found.describe(channel).replace("luma", "brightness"))
+        for channel in channels
+        if kinds[channel] not in ("static", "undefined")
+    )
+
+
+def _upper(quadrant: Quadrant) -> list[int]:
+    """The channels whose speed lies on or above the real axis."""
+    speeds = quadrant.speeds.tolist()
+    return [channel for channel, speed in enumerate(speeds) if not speed.imag < 0]
+
+
+@cache
+def groups(name: str) -> tuple[tuple[int, ...], ...]:
+    """The waves, by number, that stand at the same place of the complex plane."""
+    together: dict[tuple[float, float], list[int]] = {}
+    for number, wave in enumerate(waves_of(name)):
+        x, y = wave.place()
+        together.setdefault((round(x, 4), round(abs(y), 4)), []).append(number)
+    return tuple(tuple(numbers) for numbers in together.values())
+
+
+@torch.inference_mode()
+def strongest_first(photo: Photo, opened: Opened) -> list[tuple[int, float]]:
+    """Every wave by number with its share of the energy in the photo's map, largest first."""
+    quadrant = analysed(opened.name)["right-down"]
+    channels = [wave.channel for wave in waves_of(opened.name)]
+    z = _map(photo, opened)[0].flatten(1)  # (C, positions)
+    z = z[:, :: max(1, z.shape[1] // SAMPLES)]
+    energy = _zeta(quadrant.inverse[channels], z).abs().square().mean(1)
+    shares = (energy / energy.sum().clamp_min(1e-30)).tolist()
+    return sorted(enumerate(shares), key=lambda one: -one[1])
+
+
+@torch.inference_mode()
+def wave_picture(photo: Photo, opened: Opened, number: int) -> tuple[Tensor, Tensor]:
+    """The photo as shown, uint8 (3, h, w), and one wave over it, (h, w), between −1 and 1.
+
+    Of a model that was started from plane waves it is what the wave adds to the photo's brightness or colour; of any
+    other it is the real part of its channel of ζ.
+    """
+    image = shrunk(photo.pixels, SIDE)
+    found, channel = analysed(opened.name), waves_of(opened.name)[number].channel
+    z = _map(photo, opened)
+    cell = opened.model.config.cell
+    if found.basis is not None:
+        basis = found.basis
+        pair = basis.vectors()[:, [channel, channel + 1]]  # (C, 2)
+        read = (basis.read_out() @ pair).float()  # (3·h·w, 2)
+        drawn = torch.einsum("pc,nchw->nphw", read @ pair.T.float(), z)
+        colours = drawn.unflatten(1, (3, *cell)).permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3)[0]
+        shown = _signed(colours)
+    else:
+        zeta = _zeta(found["right-down"].inverse[channel][None], z[0].flatten(1)).real.reshape(1, 1, *z.shape[-2:])
+        shown = F.interpolate(zeta, scale_factor=[float(side) for side in cell], mode="bilinear")[0, 0]
+    shown = shown[: image.shape[-2], : image.shape[-1]]
+    return image, shown / shown.abs().max().clamp_min(1e-12)
+
+
+def _signed(colours: Tensor) -> Tensor:
+    """(3, h, w) of one colour direction → (h, w), along the channel in which it is strongest."""
+    return colours[int(colours.square().sum((1, 2)).argmax())]
+
+
+def _zeta(rows: Tensor, z: Tensor) -> Tensor:
+    """Rows of V⁻¹ times z (C, n), in single precision: pictures need no more."""
+    rows = rows.to(torch.complex64)
+    return torch.complex(rows.real @ z, rows.imag @ z)
+
+
+def _map(photo: Photo, opened: Opened) -> Tensor:
+    """The joined map z (1, C, H, W) of the photo, shrunk."""
+    q, grid, _ = encode(opened.model, shrunk(photo.pixels, SIDE)[None])
+    return join(opened.model.propagate(q), grid)
