@@ -94,10 +94,10 @@ def error_map(image: Tensor, original: Tensor) -> str:
     stops = ",".join("rgb({},{},{})".format(*colour) for colour in _colours(ERROR_COLOURS)[::32])
     foot = (
         f'<div class="legend"><i style="background:linear-gradient(90deg,{stops})"></i>'
-        f"<span>0</span><span>{ERROR_LEVELS // 2}</span><span>{ERROR_LEVELS} or more of 255 levels</span></div>"
+        f"<span>0</span><span>{ERROR_LEVELS // 2}</span><span>{ERROR_LEVELS} or more</span></div>"
     )
     size = levels.shape[0], levels.shape[1]
-    return figure(image_uri(coloured), size, "Where finola differs", f"{levels.mean():.1f} levels on average", foot)
+    return figure(image_uri(coloured), size, "Error map", f"{levels.mean():.1f} of 255 levels off", foot)
 
 
 def wave_over(image: Tensor, wave: Tensor, title: str, note: str) -> str:

@@ -28,6 +28,11 @@ CHOOSING = """element.addEventListener('click', event => {
   if (offer) trigger('select', {choice: offer.dataset.choice});
 });"""
 
+LIMITS = f"""
+<p class="said">Any common image file up to {MAX_BYTES // 10**6} MB and {MAX_PIXELS // 10**6} megapixels.</p>
+<p class="said alarm" role="alert" id="too-large" data-bytes="{MAX_BYTES}"></p>
+"""
+
 INTRODUCTION = """
 <header><h1>finola</h1><p>A photo as one-way waves. Each piece of it becomes one list of numbers, and one simple step,
 repeated from the middle outwards, grows the picture back. Your photo stays on the machine that serves this page.</p>
@@ -46,6 +51,7 @@ def build() -> gr.Blocks:
         with gr.Row(elem_id="whole"):
             with gr.Column(scale=1, min_width=280, elem_id="controls"):
                 drop = _drop("drop", "Your photo, or a .finola file")
+                gr.HTML(LIMITS, elem_id="limits")
                 thumbs = gr.HTML(markup.thumbnails(), js_on_load=CHOOSING, elem_id="examples")
                 model = gr.Dropdown(
                     [(label(name), name) for name in names()],
@@ -67,7 +73,7 @@ def build() -> gr.Blocks:
             with gr.Column(scale=4, min_width=300), gr.Tabs():
                 with gr.Tab("Compare", id="compare") as compare_tab:
                     compared = gr.HTML(_waiting(4), elem_id="compared")
-                with gr.Tab("Between photos", id="moves") as moves_tab:
+                with gr.Tab("Morph", id="moves") as moves_tab:
                     with gr.Row(equal_height=False):
                         with gr.Column(min_width=260):
                             fade = gr.Slider(
@@ -90,7 +96,7 @@ def build() -> gr.Blocks:
                             other_thumbs = gr.HTML(markup.thumbnails(), js_on_load=CHOOSING, elem_id="other-examples")
                             other_drop = _drop("other-drop", "The second photo")
                     source = gr.HTML(markup.sentence(""), elem_id="source")
-                with gr.Tab("Growth", id="growth") as growth_tab:
+                with gr.Tab("Grow", id="growth") as growth_tab:
                     grow = gr.Button("Watch it grow", variant="primary", elem_id="grow")
                     grown = gr.HTML(_waiting(1), elem_id="grown")
                 with gr.Tab("Waves", id="waves") as waves_tab:
@@ -166,7 +172,8 @@ def spoken(handler: Callable[..., Any]) -> Callable[..., Any]:
 def in_words(error: Exception) -> str:
     """The sentence of an error that a visitor can mend; of any other one that owns up, with the rest for the host."""
     if isinstance(error, ValueError | FileNotFoundError):
-        return str(error)[:1].upper() + str(error)[1:]
+        words = str(error)
+        return words[:1].upper() + words[1:] if words.partition(" ")[0].isalpha() else words  # a file's name stays
     traceback.print_exception(error, file=sys.stderr)
     return "Something went wrong here that should not have: whoever runs this page finds the details in its terminal."
 
@@ -176,8 +183,7 @@ def _taken(take: Callable[[], Photo]) -> tuple[Photo | None, str]:
     try:
         photo = take()
     except Exception as error:
-        limits = f"Photos have at most {MAX_BYTES / 1e6:.0f} MB and {MAX_PIXELS / 1e6:.0f} megapixels."
-        return None, markup.sentence(f"{in_words(error)} {limits}", alarm=True)
+        return None, markup.sentence(in_words(error), alarm=True)
     height, width = photo.size
     return photo, markup.sentence(f"{photo.name}: {width} × {height} pixels")
 
@@ -255,8 +261,9 @@ def _draw_moves(
 @spoken
 def draw_fade(photo: Photo | None, model: str, t: float) -> str:
     """The photo on its way to the mean and to its mirror."""
-    where = "the photo" if t == 0 else "the mean" if t == 1 else "the mirror image" if t == 2 else "between"
-    return markup.gallery(markup.picture(moves.faded(_here(photo), open_model(model), t), f"At {t:.2f}", where))
+    where = f"{1 - t:.0%} photo, {t:.0%} mean" if t <= 1 else f"{2 - t:.0%} mean, {t - 1:.0%} mirror image"
+    drawn = moves.faded(_here(photo), open_model(model), t)
+    return markup.gallery(markup.picture(drawn, "Photo, mean, mirror image", where))
 
 
 @spoken
@@ -264,7 +271,7 @@ def draw_components(photo: Photo | None, model: str, k: int) -> str:
     """The photo from few components."""
     share = float(statistics(model)[0].explained()[int(k) - 1]) if k else 0.0
     drawn = moves.projected(_here(photo), open_model(model), int(k))
-    return markup.gallery(markup.picture(drawn, f"From {int(k)}", f"they hold {share:.1%} of what varies"))
+    return markup.gallery(markup.picture(drawn, f"From {int(k)} components", f"they hold {share:.1%} of what varies"))
 
 
 @spoken
@@ -272,7 +279,7 @@ def draw_mix(photo: Photo | None, other: Photo | None, model: str, t: float) -> 
     """The photo mixed with another."""
     second = other or example(SECOND)
     drawn = moves.mixed(_here(photo), second, open_model(model), t)
-    return markup.gallery(markup.picture(drawn, f"{1 - t:.0%} and {t:.0%}", f"second: {second.name}"))
+    return markup.gallery(markup.picture(drawn, f"{1 - t:.0%} first, {t:.0%} second", f"second: {second.name}"))
 
 
 @spoken

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +34,7 @@ def serve(host: str = "127.0.0.1", port: int | None = None, ready: Callable[[str
     Without a port it takes the first free one from 7860 on.
     """
     sock = listen(host, port)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder below is removed then, too
     with sock, tempfile.TemporaryDirectory(prefix="finola-app-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder  # uploads, until they are read
         import uvicorn
@@ -79,7 +83,7 @@ def create_app(uploads: str | Path) -> FastAPI:
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
-    page = build()
+    here, page = Path(__file__).parent, build()
     page.GRADIO_CACHE = str(uploads)
     page.state_session_capacity = SESSIONS
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=FONTS, font_mono=MONOSPACED)
@@ -97,17 +101,21 @@ def create_app(uploads: str | Path) -> FastAPI:
         pwa=False,
         mcp_server=False,
         theme=theme,
-        css_paths=Path(__file__).parent / "page.css",
+        js=(here / "page.js").read_text(),
+        css_paths=here / "page.css",
     )
 
 
 def _warm_up() -> None:
     """Load the first model and run it once, so that the first visitor does not wait; its statistics follow."""
+    from PIL import Image
+
     from finola.app.models import names, open_model, statistics
     from finola.app.page import FIRST
     from finola.app.photos import example
     from finola.app.rebuild import rebuild
 
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a visitor is told; the terminal need not be
     first = names()[0]
     rebuild(example(FIRST), open_model(first), quality=50)
     threading.Thread(target=statistics, args=(first,), daemon=True).start()

@@ -1,0 +1,15 @@
+// A file that the server would refuse is not sent at all, and the visitor is told why.
+() => {
+  const guard = (event) => {
+    const notice = document.querySelector("#too-large");
+    const limit = Number(notice.dataset.bytes);
+    const files = [...(event.target.files ?? event.dataTransfer?.files ?? [])];
+    const large = files.find((file) => file.size > limit);
+    notice.textContent = large ? `${large.name} has ${Math.ceil(large.size / 1e6)} MB, and ${limit / 1e6} are the most.` : "";
+    if (large) {
+      event.stopImmediatePropagation();
+      event.preventDefault();
+    }
+  };
+  for (const kind of ["change", "drop"]) document.addEventListener(kind, guard, true);
+}
