@@ -16,6 +16,7 @@ from finola.latent import encode
 from finola.tiles import join
 from finola.wave.analysis import Quadrant, Waves
 from finola.wave.analysis import waves as analyse
+from finola.wave.basis import WaveBasis
 
 SIDE = 512
 SAMPLES = 4096  # positions at which strengths are measured
@@ -98,12 +99,8 @@ def wave_picture(photo: Photo, opened: Opened, number: int) -> tuple[Tensor, Ten
     z = _map(photo, opened)
     cell = opened.model.config.cell
     if found.basis is not None:
-        basis = found.basis
-        pair = basis.vectors()[:, [channel, channel + 1]]  # (C, 2)
-        read = (basis.read_out() @ pair).float()  # (3·h·w, 2)
-        drawn = torch.einsum("pc,nchw->nphw", read @ pair.T.float(), z)
-        colours = drawn.unflatten(1, (3, *cell)).permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3)[0]
-        shown = _signed(colours)
+        colours = added(found.basis, [channel, channel + 1], z, cell)
+        shown = colours[int(colours.square().sum((1, 2)).argmax())]  # all three have the same shape
     else:
         zeta = _zeta(found["right-down"].inverse[channel][None], z[0].flatten(1)).real.reshape(1, 1, *z.shape[-2:])
         shown = F.interpolate(zeta, scale_factor=[float(side) for side in cell], mode="bilinear")[0, 0]
@@ -111,9 +108,12 @@ def wave_picture(photo: Photo, opened: Opened, number: int) -> tuple[Tensor, Ten
     return image, shown / shown.abs().max().clamp_min(1e-12)
 
 
-def _signed(colours: Tensor) -> Tensor:
-    """(3, h, w) of one colour direction → (h, w), along the channel in which it is strongest."""
-    return colours[int(colours.square().sum((1, 2)).argmax())]
+def added(basis: WaveBasis, channels: list[int], z: Tensor, cell: tuple[int, int]) -> Tensor:
+    """What these coordinates, two for a plane wave, add to the picture of z (1, C, H, W): (3, H·cell, W·cell)."""
+    vectors = basis.vectors()[:, channels]  # (C, n)
+    read = (basis.read_out() @ vectors @ vectors.T).float()  # (3·h·w, C)
+    drawn = torch.einsum("pc,nchw->nphw", read, z).unflatten(1, (3, *cell))
+    return drawn.permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3)[0]
 
 
 def _zeta(rows: Tensor, z: Tensor) -> Tensor:

@@ -1,0 +1,233 @@
+"""The page in a real browser: every control does something that can be seen, and nothing leaves this machine."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("gradio", reason="the page needs Gradio: pip install finola[app]")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="the page is tested with Playwright: pip install playwright"
+)
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed (Debian: apt install chromium)")
+TIMEOUT = 60_000  # milliseconds, for slow machines; nothing waits in vain
+HOME = "http://127.0.0.1:"
+# The server may talk to this machine alone: what it would send elsewhere is refused, and said on standard error.
+SERVER = """
+import sys
+def watch(event, arguments):
+    if event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][0] not in ("127.0.0.1", "::1"):
+        print("OUTSIDE", arguments[1], file=sys.stderr, flush=True)
+        raise PermissionError("the page stays offline")
+sys.addaudithook(watch)
+from finola.cli import main
+sys.exit(main(["app", "--port", "0"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A page of our own; at the end it has said nothing on standard error and left no file."""
+    folder = tmp_path_factory.mktemp("server")
+    noise = folder / "noise"
+    with noise.open("w") as errors:
+        command = [sys.executable, "-c", SERVER]
+        environment = {"TMPDIR": str(folder)}
+        server = start(command, environment, errors)
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert "The page is at" in line, noise.read_text()
+        yield line.split()[4].rstrip(",")
+        left = [path for path in folder.rglob("*") if path.is_file() and path != noise]
+        server.terminate()
+        server.wait(30)
+        server.stdout.close()
+    assert left == []
+    assert noise.read_text() == ""
+    assert list(folder.iterdir()) == [noise]
+
+
+def start(command: list[str], environment: dict[str, str], errors: object) -> subprocess.Popen[str]:
+    import os
+
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env=os.environ | environment,  # type: ignore[call-overload]
+    )
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[sync_api.Browser]:
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+class Visit:
+    """One visitor with a browser of their own, and what went wrong in it."""
+
+    def __init__(self, browser: sync_api.Browser, address: str, **options: object) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(TIMEOUT)
+        self.wrong: list[str] = []
+        self.page.on("console", lambda m: self.wrong.append(m.text) if m.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on(
+            "request", lambda r: self.wrong.append(r.url) if not r.url.startswith((HOME, "data:", "blob:")) else None
+        )
+        self.page.goto(address)
+        self.page.wait_for_selector("#compared table.figures")
+
+    def picture(self, place: str, number: int = 0) -> str:
+        """The address of a picture, which holds the picture itself."""
+        return self.page.locator(f"{place} .shot img").nth(number).get_attribute("src") or ""
+
+    def until_changed(self, place: str, before: str, number: int = 0) -> str:
+        self.page.wait_for_function(
+            "([place, number, before]) => { const all = document.querySelectorAll(place + ' .shot img');"
+            " return all[number] && all[number].src !== before; }",
+            arg=[place, number, before],
+        )
+        return self.picture(place, number)
+
+    def press(self, slider: str, key: str = "ArrowRight") -> None:
+        self.page.locator(f"{slider} input[type=range]").focus()
+        self.page.keyboard.press(key)
+
+    def drop(self, path: Path, place: str = "#drop") -> None:
+        self.page.set_input_files(f"{place} input[type=file]", path)
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name).click()
+
+    def said(self, words: str, place: str = "#status") -> None:
+        self.page.locator(place).get_by_text(words).wait_for()
+
+    def leave(self) -> None:
+        self.context.close()
+        assert self.wrong == []
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """A made photo, of no size that is a multiple of anything."""
+    path = tmp_path / "made-photo.png"
+    y, x = Image.linear_gradient("L").resize((150, 100)), Image.linear_gradient("L").rotate(90).resize((150, 100))
+    Image.merge("RGB", (x, y, Image.radial_gradient("L").resize((150, 100)))).save(path)
+    return path
+
+
+def test_a_photo_goes_in_and_every_control_changes_what_is_seen(browser, address, photo):
+    visit = Visit(browser, address)
+    page = visit.page
+    first = visit.picture("#compared", 1)
+
+    visit.drop(photo)
+    visit.said("made-photo.png: 150 × 100 pixels")
+    rebuilt = visit.until_changed("#compared", first, 1)
+    figures = page.locator("#compared table.figures tbody tr").all_inner_texts()
+    assert len(figures) == 2 and all("dB" in row and ("bytes" in row or "kB" in row) for row in figures)
+    assert page.locator("#compared .shot").count() == 4 and "48 or more" in page.inner_text("#compared .legend")
+
+    visit.press("#quality", "End")
+    visit.until_changed("#compared", rebuilt, 1)
+    file = page.locator("#compared a[download]")
+    assert file.get_attribute("download") == "made-photo.finola"
+
+    visit.tab("Morph")
+    page.wait_for_selector("#mixed .shot img")
+    for place, slider in (("#faded", "#fade"), ("#projected", "#components"), ("#mixed", "#mix")):
+        before = visit.picture(place)
+        visit.press(slider)
+        visit.until_changed(place, before)
+    before = visit.picture("#mixed")
+    page.click("#other-examples button[title=Rocket]")
+    before = visit.until_changed("#mixed", before)
+    visit.drop(photo, "#other-drop")
+    visit.until_changed("#mixed", before)
+    assert "scikit-image" in page.inner_text("#source") or "150 × 100" in page.inner_text("#source")
+
+    visit.tab("Grow")
+    page.click("#grow")
+    page.wait_for_selector("#grown .shot img")
+    assert visit.picture("#grown").startswith("data:image/webp")
+
+    visit.tab("Waves")
+    page.wait_for_selector("#waved .shot img")
+    before = visit.picture("#waved")
+    visit.press("#wave")
+    before = visit.until_changed("#waved", before)
+    rank = page.input_value("#wave input[type=number]")
+    page.locator("#plane .dot:not(.chosen)").nth(20).click(force=True)
+    visit.until_changed("#waved", before)
+    assert page.input_value("#wave input[type=number]") != rank
+
+    visit.tab("Compare")
+    page.click("#model input")
+    page.get_by_role("option", name="waves/1024x1@16").click()
+    page.get_by_text("writes no file").wait_for()
+    visit.leave()
+
+
+def test_a_file_that_was_downloaded_can_be_brought_back(browser, address, tmp_path):
+    visit = Visit(browser, address)
+    uri = visit.page.locator("#compared a[download]").get_attribute("href")
+    (tmp_path / "back.finola").write_bytes(base64.b64decode(uri.partition(",")[2]))
+    rebuilt = visit.picture("#compared", 1)
+    visit.drop(tmp_path / "back.finola")
+    visit.said("back.finola: 512 × 512 pixels")
+    visit.page.get_by_text("Decoded with").wait_for()
+    assert visit.picture("#compared", 0) == rebuilt
+    visit.leave()
+
+
+def test_what_cannot_be_taken_is_told_in_a_sentence_and_the_photo_stays(browser, address, tmp_path):
+    visit = Visit(browser, address, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    before = visit.picture("#compared", 1)
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff no photo")
+    visit.drop(tmp_path / "broken.jpg")
+    visit.said("broken.jpg cannot be read as a photo")
+    Image.new("1", (10_000, 10_000)).save(tmp_path / "huge.png")
+    visit.drop(tmp_path / "huge.png")
+    visit.said("100 megapixels, and 50 are the most")
+    (tmp_path / "large.jpg").write_bytes(bytes(41_000_000))
+    visit.drop(tmp_path / "large.jpg")
+    visit.said("large.jpg has 41 MB, and 40 are the most", "#limits")
+    assert "Traceback" not in visit.page.inner_text("body")
+    assert visit.picture("#compared", 1) == before
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390  # a phone need not scroll sideways
+    assert visit.page.evaluate("document.body.classList.contains('dark')")
+    visit.leave()
+
+
+def test_two_visitors_see_their_own_photos_only(browser, address, photo):
+    one, other = Visit(browser, address), Visit(browser, address)
+    shared = one.picture("#compared", 1)
+    assert other.picture("#compared", 1) == shared
+    one.drop(photo)
+    other.page.click("#examples button[title=Cat]")
+    mine, theirs = one.until_changed("#compared", shared, 1), other.until_changed("#compared", shared, 1)
+    assert mine != theirs
+    for visit in (other, one):  # each goes on with their own
+        visit.press("#quality", "Home")
+    mine, theirs = one.until_changed("#compared", mine, 1), other.until_changed("#compared", theirs, 1)
+    one.said("made-photo.png")
+    other.said("Cat, an example")
+    assert one.page.locator("#compared a[download]").get_attribute("download") == "made-photo.finola"
+    assert other.page.locator("#compared a[download]").get_attribute("download") == "Cat.finola"
+    one.leave()
+    other.leave()

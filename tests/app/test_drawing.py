@@ -1,0 +1,168 @@
+"""What the page draws, without a browser."""
+
+from __future__ import annotations
+
+import threading
+from itertools import chain
+
+import pytest
+import torch
+from torch import Tensor
+
+from finola.app import markup, moves, waves
+from finola.app.models import STATISTICS, WHOLE, names, open_model, statistics
+from finola.app.page import in_words
+from finola.app.photos import Photo, example
+from finola.app.rebuild import error_levels, jpeg_within, rebuild
+from finola.codec.photo import DEFAULT, decompress
+from finola.images import to_uint8
+from finola.metrics import psnr, ssim
+
+pytest.importorskip("gradio", reason="the page needs Gradio: pip install finola[app]")
+
+
+def small(name: str = "astronaut", side: int = 128) -> Photo:
+    return Photo(f"{name}.png", example(name).pixels[:, :side, 150 : 150 + side].contiguous())
+
+
+def test_figures_are_those_of_the_very_file_that_can_be_downloaded():
+    photo = small()
+    ours, jpeg = rebuild(photo, open_model(DEFAULT), 50)
+    assert torch.equal(decompress(ours.data), ours.image)
+    pair = ours.image[None].float() / 255, photo.pixels[None].float() / 255
+    assert ours.psnr == pytest.approx(float(psnr(*pair)), abs=1e-3)
+    assert ours.ssim == pytest.approx(float(ssim(*pair)), abs=1e-5)
+    assert ours.bits_per_pixel() == pytest.approx(8 * len(ours.data) / 128**2)
+    assert len(jpeg.data) <= len(ours.data) or jpeg.data == jpeg_within(photo.pixels, 1)
+
+
+def test_jpeg_is_the_best_that_fits_and_the_smallest_where_none_does():
+    image = small().pixels
+    whole = jpeg_within(image, 10**6)
+    assert len(jpeg_within(image, 3000)) <= 3000 < len(whole)
+    assert len(jpeg_within(image, 1)) == min(len(jpeg_within(image, budget)) for budget in (1, 900, 2000))
+
+
+def test_visitors_at_the_same_time_get_their_own_jpeg():
+    images = [small(name).pixels for name in ("astronaut", "coffee", "chelsea", "rocket")]
+    alone = [jpeg_within(image, 2500) for image in images]
+    together: dict[int, bytes] = {}
+    threads = [
+        threading.Thread(target=lambda n=n, image=image: together.update({n: jpeg_within(image, 2500)}))
+        for n, image in enumerate(images)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[n] for n in range(4)] == alone
+
+
+def test_a_model_without_tables_rebuilds_without_a_file():
+    ours, jpeg = rebuild(small(), open_model(WHOLE), 50)
+    assert ours.data is None and jpeg is None and ours.psnr > 15
+    assert "writes no file" in markup.comparison(small(), ours, None, WHOLE)
+
+
+def test_error_levels_are_zero_where_nothing_differs():
+    image = small().pixels
+    assert not error_levels(image, image).any()
+    other = image.clone()
+    other[:, 3, 4] = 255 - other[:, 3, 4]
+    assert error_levels(other, image).nonzero().tolist() == [[3, 4]]
+
+
+def test_the_default_model_comes_first_and_no_path_is_a_model():
+    assert names()[0] == DEFAULT and WHOLE in names()
+    with pytest.raises(ValueError, match="no model"):
+        open_model("../../etc")
+
+
+def test_fading_begins_at_the_photo_and_mixing_ends_at_the_other():
+    opened, photo, other = open_model(DEFAULT), small(), small("coffee")
+    plain = to_uint8(opened.model(photo.pixels[None].float() / 255)[0])
+    assert alike(moves.faded(photo, opened, 0.0), plain)
+    assert alike(moves.mixed(photo, other, opened, 1.0), moves.mixed(other, photo, opened, 0.0))
+    assert alike(moves.projected(photo, opened, 0), moves.faded(photo, opened, 1.0))
+    assert not alike(moves.faded(photo, opened, 0.0), moves.faded(photo, opened, 2.0))
+
+
+def alike(image: Tensor, other: Tensor) -> bool:
+    return bool((image.int() - other.int()).abs().max() <= 1)
+
+
+def test_more_components_draw_a_nearer_picture():
+    opened, photo = open_model(DEFAULT), small()
+    original = photo.pixels[None].float() / 255
+    near = [float(psnr(moves.projected(photo, opened, k)[None].float() / 255, original)) for k in (0, 8, 64, 10_000)]
+    assert near == sorted(near) and near[-1] > near[0] + 5
+
+
+def test_statistics_beside_the_weights_are_taken(tmp_path, monkeypatch):
+    from finola import zoo
+
+    (tmp_path / DEFAULT).mkdir()
+    statistics(DEFAULT)[0].save(tmp_path / DEFAULT / STATISTICS)
+    monkeypatch.setattr(zoo, "BUNDLED", tmp_path)
+    from finola.app import models
+
+    models._statistics.cache_clear()
+    try:
+        assert "come with" in statistics(DEFAULT)[1]
+    finally:
+        models._statistics.cache_clear()
+
+
+def test_all_waves_together_are_the_picture():
+    """Each wave is what it adds: all of them sum to the reconstruction, but for the means, the same everywhere."""
+    opened, photo = open_model(DEFAULT), small(side=64)
+    basis, cell = waves.analysed(DEFAULT).basis, opened.model.config.cell
+    with torch.no_grad():
+        z = opened.model.propagate(opened.model.encode(photo.pixels[None].float() / 255))
+        rest = opened.model.decode(z)[0]
+    pairs = [[c, c + 1] for c in basis.pairs.tolist()]
+    rest = rest - waves.added(basis, list(chain(*pairs[2:])), z, cell)
+    for pair in pairs[:2]:
+        assert float(rest.std()) > 0.01
+        rest = rest - waves.added(basis, pair, z, cell)
+    assert (rest - rest.mean((1, 2), keepdim=True)).abs().max() < 1e-3
+
+
+def test_shares_of_the_waves_fall_and_sum_to_one():
+    order = waves.strongest_first(small(), open_model(DEFAULT))
+    shares = [share for _, share in order]
+    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1, abs=1e-4)
+    assert sorted(number for number, _ in order) == list(range(len(waves.waves_of(DEFAULT))))
+    assert sorted(number for group in waves.groups(DEFAULT) for number in group) == list(range(len(order)))
+
+
+def test_a_wave_of_any_model_can_be_drawn(monkeypatch):
+    """Where no plane waves were kept, an eigenvector's channel is drawn."""
+    opened, photo = open_model(DEFAULT), small(side=64)
+    monkeypatch.setattr(waves.analysed(DEFAULT), "basis", None)
+    image, shown = waves.wave_picture(photo, opened, 3)
+    assert image.shape[-2:] == shown.shape and shown.abs().max() == 1
+
+
+def test_a_film_ends_with_the_whole_picture():
+    import io
+
+    from PIL import Image
+
+    film = Image.open(io.BytesIO(moves.film(small(side=64), open_model(DEFAULT))))
+    assert film.n_frames > 5 and film.size == (64, 64)
+
+
+def test_a_file_name_is_no_markup():
+    photo = Photo("<img src=x onerror=alert(1)>.png", small(side=64).pixels)
+    ours, jpeg = rebuild(photo, open_model(DEFAULT), 20)
+    pages = [markup.comparison(photo, ours, jpeg, DEFAULT), markup.sentence(photo.name)]
+    pages.append(markup.decoded(Photo(photo.name, photo.pixels, 100, "<b>")))
+    assert not any("<img src=x" in page or "<b>" in page.replace("<b>", "", page.count("</b>")) for page in pages)
+
+
+def test_an_error_of_ours_is_owned_up_to_and_kept_from_the_visitor(capsys):
+    assert "secret" not in in_words(RuntimeError("secret"))
+    assert "secret" in capsys.readouterr().err
+    assert in_words(ValueError("photo.png is broken.")) == "photo.png is broken."
+    assert in_words(ValueError("the file is damaged.")) == "The file is damaged."
