@@ -22,12 +22,13 @@ demo: $(VENV)/.installed
 	@$(BIN)/python -m finola.cli reconstruct skimage:astronaut --side-by-side -o demo/
 	@echo "Written to demo/:" && ls demo | sed 's/^/  /'
 
-# Each pytest worker gets one thread, so that two workers share two cores instead of fighting for them.
+# Each pytest worker gets one thread, so that two workers share two cores instead of fighting for them. What is skipped,
+# as the page's tests are where there is no browser, is said with its reason.
 test: $(VENV)/.installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 -rs
 
 prove: $(VENV)/.installed
 	@set -e; for proof in $(sort $(wildcard benchmarks/*.py)); do echo "== $$proof"; $(BIN)/python $$proof; done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +38,14 @@ def take_upload(path: str | Path) -> Photo:
     """The photo of an uploaded file, which is deleted with the folder that it alone was put into."""
     path = Path(path)
     try:
-        return read(path.read_bytes(), path.name)
+        data = path.read_bytes()
+    except FileNotFoundError:  # two visitors sent the same file at the same moment
+        raise ValueError(f"{path.name} got lost on its way: drop it again.") from None
     finally:
-        shutil.rmtree(path.parent, ignore_errors=True)
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty, or gone
+            path.parent.rmdir()
+    return read(data, path.name)
 
 
 def example(name: str) -> Photo:
