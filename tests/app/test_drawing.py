@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from finola.app import markup, moves, waves
-from finola.app.models import STATISTICS, WHOLE, names, open_model, statistics
+from finola.app.models import STATISTICS, WHOLE, describe, label, names, open_model, statistics
 from finola.app.page import in_words
 from finola.app.photos import Photo, example
 from finola.app.rebuild import error_levels, jpeg_within, rebuild
@@ -76,6 +76,18 @@ def test_the_default_model_comes_first_and_no_path_is_a_model():
     assert names()[0] == DEFAULT and WHOLE in names()
     with pytest.raises(ValueError, match="no model"):
         open_model("../../etc")
+
+
+def test_what_is_bundled_appears_by_itself_those_that_write_files_first(tmp_path, monkeypatch):
+    from finola import zoo
+
+    for name in ("early", "later"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"name": "waves/64x1@8:32"}')
+    (tmp_path / "later" / "codec.safetensors").touch()
+    monkeypatch.setattr(zoo, "BUNDLED", tmp_path)
+    assert [name for name in names() if name in (DEFAULT, "early", "later")] == [DEFAULT, "later", "early"]
+    assert label("early") == "early, trained" and describe("early").startswith("early keeps 64 numbers")
 
 
 def test_fading_begins_at_the_photo_and_mixing_ends_at_the_other():

@@ -56,6 +56,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, number))
+            sock.listen()  # from now on no other can have it
             return sock
         except (OSError, OverflowError) as error:
             sock.close()
