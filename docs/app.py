@@ -35,13 +35,12 @@ def main() -> None:
                 page = browser.new_page(viewport=viewport, color_scheme=scheme)  # type: ignore[arg-type]
                 page.goto(address)
                 page.wait_for_selector("#compared table.figures")
-                if name == "app-compare":
-                    shoot(page, name, whole=True)
-                    look(page, "Morph", "#mixed img", "app-moves")
-                if name != "app-phone":
-                    look(page, "Waves", "#waved img", "app-waves" if scheme == "light" else name)
+                if scheme == "dark":
+                    look(page, "Waves", "#waved img", name)
                 else:
                     shoot(page, name, whole=True)
+                if name == "app-compare":
+                    look(page, "Morph", "#mixed img", "app-moves")
                 page.close()
         finally:
             browser.close()
