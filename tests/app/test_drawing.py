@@ -18,7 +18,7 @@ from finola.codec.photo import DEFAULT, decompress
 from finola.images import to_uint8
 from finola.metrics import psnr, ssim
 
-pytest.importorskip("gradio", reason="the page needs Gradio: pip install finola[app]")
+MODEL = "waves512"  # always there, whichever model is the default
 
 
 def small(name: str = "astronaut", side: int = 128) -> Photo:
@@ -27,7 +27,7 @@ def small(name: str = "astronaut", side: int = 128) -> Photo:
 
 def test_figures_are_those_of_the_very_file_that_can_be_downloaded():
     photo = small()
-    ours, jpeg = rebuild(photo, open_model(DEFAULT), 50)
+    ours, jpeg = rebuild(photo, open_model(MODEL), 50)
     assert torch.equal(decompress(ours.data), ours.image)
     pair = ours.image[None].float() / 255, photo.pixels[None].float() / 255
     assert ours.psnr == pytest.approx(float(psnr(*pair)), abs=1e-3)
@@ -91,7 +91,7 @@ def test_what_is_bundled_appears_by_itself_those_that_write_files_first(tmp_path
 
 
 def test_fading_begins_at_the_photo_and_mixing_ends_at_the_other():
-    opened, photo, other = open_model(DEFAULT), small(), small("coffee")
+    opened, photo, other = open_model(MODEL), small(), small("coffee")
     plain = to_uint8(opened.model(photo.pixels[None].float() / 255)[0])
     assert alike(moves.faded(photo, opened, 0.0), plain)
     assert alike(moves.mixed(photo, other, opened, 1.0), moves.mixed(other, photo, opened, 0.0))
@@ -104,7 +104,7 @@ def alike(image: Tensor, other: Tensor) -> bool:
 
 
 def test_more_components_draw_a_nearer_picture():
-    opened, photo = open_model(DEFAULT), small()
+    opened, photo = open_model(MODEL), small()
     original = photo.pixels[None].float() / 255
     near = [float(psnr(moves.projected(photo, opened, k)[None].float() / 255, original)) for k in (0, 8, 64, 10_000)]
     assert near == sorted(near) and near[-1] > near[0] + 5
@@ -113,22 +113,22 @@ def test_more_components_draw_a_nearer_picture():
 def test_statistics_beside_the_weights_are_taken(tmp_path, monkeypatch):
     from finola import zoo
 
-    (tmp_path / DEFAULT).mkdir()
-    statistics(DEFAULT)[0].save(tmp_path / DEFAULT / STATISTICS)
+    (tmp_path / MODEL).mkdir()
+    statistics(MODEL)[0].save(tmp_path / MODEL / STATISTICS)
     monkeypatch.setattr(zoo, "BUNDLED", tmp_path)
     from finola.app import models
 
     models._statistics.cache_clear()
     try:
-        assert "come with" in statistics(DEFAULT)[1]
+        assert "come with" in statistics(MODEL)[1]
     finally:
         models._statistics.cache_clear()
 
 
 def test_all_waves_together_are_the_picture():
     """Each wave is what it adds: all of them sum to the reconstruction, but for the means, the same everywhere."""
-    opened, photo = open_model(DEFAULT), small(side=64)
-    basis, cell = waves.analysed(DEFAULT).basis, opened.model.config.cell
+    opened, photo = open_model(MODEL), small(side=64)
+    basis, cell = waves.analysed(MODEL).basis, opened.model.config.cell
     with torch.no_grad():
         z = opened.model.propagate(opened.model.encode(photo.pixels[None].float() / 255))
         rest = opened.model.decode(z)[0]
@@ -141,17 +141,17 @@ def test_all_waves_together_are_the_picture():
 
 
 def test_shares_of_the_waves_fall_and_sum_to_one():
-    order = waves.strongest_first(small(), open_model(DEFAULT))
+    order = waves.strongest_first(small(), open_model(MODEL))
     shares = [share for _, share in order]
     assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1, abs=1e-4)
-    assert sorted(number for number, _ in order) == list(range(len(waves.waves_of(DEFAULT))))
-    assert sorted(number for group in waves.groups(DEFAULT) for number in group) == list(range(len(order)))
+    assert sorted(number for number, _ in order) == list(range(len(waves.waves_of(MODEL))))
+    assert sorted(number for group in waves.groups(MODEL) for number in group) == list(range(len(order)))
 
 
 def test_a_wave_of_any_model_can_be_drawn(monkeypatch):
     """Where no plane waves were kept, an eigenvector's channel is drawn."""
-    opened, photo = open_model(DEFAULT), small(side=64)
-    monkeypatch.setattr(waves.analysed(DEFAULT), "basis", None)
+    opened, photo = open_model(MODEL), small(side=64)
+    monkeypatch.setattr(waves.analysed(MODEL), "basis", None)
     image, shown = waves.wave_picture(photo, opened, 3)
     assert image.shape[-2:] == shown.shape and shown.abs().max() == 1
 
@@ -161,14 +161,14 @@ def test_a_film_ends_with_the_whole_picture():
 
     from PIL import Image
 
-    film = Image.open(io.BytesIO(moves.film(small(side=64), open_model(DEFAULT))))
+    film = Image.open(io.BytesIO(moves.film(small(side=64), open_model(MODEL))))
     assert film.n_frames > 5 and film.size == (64, 64)
 
 
 def test_a_file_name_is_no_markup():
     photo = Photo("<img src=x onerror=alert(1)>.png", small(side=64).pixels)
-    ours, jpeg = rebuild(photo, open_model(DEFAULT), 20)
-    pages = [markup.comparison(photo, ours, jpeg, DEFAULT), markup.sentence(photo.name)]
+    ours, jpeg = rebuild(photo, open_model(MODEL), 20)
+    pages = [markup.comparison(photo, ours, jpeg, MODEL), markup.sentence(photo.name)]
     pages.append(markup.decoded(Photo(photo.name, photo.pixels, 100, "<b>")))
     assert not any("<img src=x" in page or "<b>" in page.replace("<b>", "", page.count("</b>")) for page in pages)
 

@@ -66,7 +66,7 @@ def test_an_upload_leaves_nothing_behind_whether_it_can_be_read_or_not(tmp_path)
 
 
 def test_a_finola_file_is_decoded_and_remembers_its_size(tmp_path):
-    made = compress(read_photo("skimage:astronaut")[:, 64:192, 192:320], quality=30)
+    made = compress(read_photo("skimage:astronaut")[:, 64:192, 192:320], quality=30, model="waves512")
     photo = read(made.data, "face.finola")
     assert photo.size == (128, 128) and photo.coded == len(made.data) and photo.model == "waves512"
 
