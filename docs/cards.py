@@ -11,7 +11,7 @@ import yaml
 from finola.images import read_photo
 from finola.wave.analysis import waves
 from finola.wave.plot import plot_waves
-from finola.zoo import BUNDLED, bundled_names, load, read_config
+from finola.zoo import BUNDLED, bundled_classifiers, bundled_names, load, read_config
 
 RESULTS = Path(__file__).parent.parent / "results"
 WHAT = {
@@ -85,7 +85,7 @@ def _figures(name: str) -> str:
 
 
 def main() -> None:
-    for name in bundled_names():
+    for name in [*bundled_names(), *bundled_classifiers()]:
         config = read_config(BUNDLED / name)
         if "classes" not in config:
             found, photo = waves(load(name)), read_photo("skimage:astronaut")

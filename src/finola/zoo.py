@@ -139,7 +139,16 @@ def _kind(config: dict[str, Any]) -> str:
 
 
 def bundled_names() -> list[str]:
-    """The models whose weights ship with the package."""
+    """The models that ship with the package and draw pictures."""
+    return [name for name in _bundled() if "classes" not in read_config(BUNDLED / name)]
+
+
+def bundled_classifiers() -> list[str]:
+    """The models that ship with the package and name classes."""
+    return [name for name in _bundled() if "classes" in read_config(BUNDLED / name)]
+
+
+def _bundled() -> list[str]:
     return sorted(folder.parent.name for folder in BUNDLED.glob("*/config.json"))
 
 

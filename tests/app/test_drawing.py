@@ -14,9 +14,10 @@ from finola.app.models import STATISTICS, WHOLE, describe, label, names, open_mo
 from finola.app.page import in_words
 from finola.app.photos import Photo, example
 from finola.app.rebuild import error_levels, jpeg_within, rebuild
-from finola.codec.photo import DEFAULT, decompress
+from finola.codec.photo import decompress
 from finola.images import to_uint8
 from finola.metrics import psnr, ssim
+from finola.names import DEFAULT_CODEC
 
 MODEL = "waves512"  # always there, whichever model is the default
 
@@ -73,7 +74,7 @@ def test_error_levels_are_zero_where_nothing_differs():
 
 
 def test_the_default_model_comes_first_and_no_path_is_a_model():
-    assert names()[0] == DEFAULT and WHOLE in names()
+    assert names()[0] == DEFAULT_CODEC and WHOLE in names()
     with pytest.raises(ValueError, match="no model"):
         open_model("../../etc")
 
@@ -86,7 +87,7 @@ def test_what_is_bundled_appears_by_itself_those_that_write_files_first(tmp_path
         (tmp_path / name / "config.json").write_text('{"name": "waves/64x1@8:32"}')
     (tmp_path / "later" / "codec.safetensors").touch()
     monkeypatch.setattr(zoo, "BUNDLED", tmp_path)
-    assert [name for name in names() if name in (DEFAULT, "early", "later")] == [DEFAULT, "later", "early"]
+    assert [name for name in names() if name in (DEFAULT_CODEC, "early", "later")] == [DEFAULT_CODEC, "later", "early"]
     assert label("early") == "early, trained" and describe("early").startswith("early keeps 64 numbers")
 
 

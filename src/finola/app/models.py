@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from finola import zoo
 from finola.codec.calibration import BUNDLED as UNTRAINED
 from finola.codec.calibration import FILE, load_codec
-from finola.codec.photo import DEFAULT
-from finola.names import ModelConfig
+from finola.names import DEFAULT_CODEC, ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,12 +38,12 @@ class Opened:
 def names() -> list[str]:
     """Every model of the page; the one that `finola compress` takes comes first.
 
-    >>> names()[0] == DEFAULT
+    >>> names()[0] == DEFAULT_CODEC
     True
     """
     bundled = zoo.bundled_names()
     coding = [name for name in bundled if (zoo.BUNDLED / name / FILE).is_file()]
-    return list(dict.fromkeys([DEFAULT, *coding, *UNTRAINED, *bundled, WHOLE]))
+    return list(dict.fromkeys([DEFAULT_CODEC, *coding, *UNTRAINED, *bundled, WHOLE]))
 
 
 def label(name: str) -> str:

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from finola.commands._output import print_json, print_table, progress
-    from finola.zoo import PAPER, bundled_names
+    from finola.zoo import PAPER, bundled_classifiers, bundled_names
 
     bundled = {"trained, in the package": bundled_names()} if bundled_names() else {}
     groups = {"named": args.name} if args.name else bundled | PAPER
@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> None:
         body = [_cells(row) for row in rows if row["group"] == group]
         print_table(group, ["name", "latent", "encode", "pool", "grow", "decode", "all"], body)
     print("Above: parameters. Below: multiply-adds for one image.")
+    if not args.name and bundled_classifiers():
+        print(f"Classifiers in the package, for finola classify: {', '.join(bundled_classifiers())}.")
 
 
 def _row(group: str, name: str) -> dict[str, Any]:
