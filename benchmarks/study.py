@@ -65,7 +65,7 @@ def study(method: str, seed: int, args: argparse.Namespace) -> dict[str, float]:
     encoder = load_encoder(weights or "mf-w720", (size, size))
     train_set = extract(encoder, "imagenette128", "train", size, mirrored=True)
     val_set = extract(encoder, "imagenette128", "val", size)
-    head = train_head("tran-1", train_set, seed=seed)
+    head = train_head("tran-1", train_set, epochs=args.head_epochs, seed=seed)
     found = {
         "pre_training_seconds": round(took, 1),
         "knn": 100 * knn(train_set, val_set),
@@ -87,6 +87,7 @@ def fine_tune(encoder, head, classes: list[str], seed: int, args: argparse.Names
     model.save_pretrained(folder / "probe")
     words = [f"model.weights={folder / 'probe'}", f"seed={seed}", f"data.size={args.size}", "data.batch_size=64"]
     words += [f"schedule.epochs={args.tuning}", "schedule.warmup_epochs=0.5", "trainer.validate_every=100"]
+    words += [f"data.limit={args.tuning_photos}"] if args.tuning_photos else []
     outcome = train(load_recipe("finetune/w720-128", words), folder / "fine-tuning", resume=True, quiet=True)
     return float(outcome.figures["val/accuracy"] or 0.0)
 
@@ -98,6 +99,8 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="side of the images in pixels")
     parser.add_argument("--epochs", type=int, default=10, help="of pre-training")
     parser.add_argument("--tuning", type=int, default=3, help="epochs of fine-tuning")
+    parser.add_argument("--tuning-photos", type=int, help="fine-tune on this many photos only")
+    parser.add_argument("--head-epochs", type=int, default=10, help="of the tran-1 probe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     args = parser.parse_args()
@@ -116,6 +119,8 @@ def _write(args: argparse.Namespace, rows: dict[str, dict[str, dict[str, float]]
     if not args.out:
         return
     command = f"python benchmarks/study.py --size {args.size} --epochs {args.epochs} --tuning {args.tuning}"
+    command += f" --head-epochs {args.head_epochs}"
+    command += f" --tuning-photos {args.tuning_photos}" if args.tuning_photos else ""
     content = {
         "command": command,
         "data": "imagenette128: 5,000 train and 1,000 val photos of ten classes",
@@ -123,6 +128,7 @@ def _write(args: argparse.Namespace, rows: dict[str, dict[str, dict[str, float]]
         "pixels": args.size,
         "pre_training_epochs": args.epochs,
         "fine_tuning_epochs": args.tuning,
+        "fine_tuning_photos": args.tuning_photos,
         "percent_right_by_method_and_seed": rows,
     }
     write_text(Path(args.out), json.dumps(content, indent=1) + "\n")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
-from finola.decoders.waves import ConvRefinement, WaveDecoder
 from finola.heads import Classifier
 from finola.names import nearest
 from finola.training.recipe import ModelSection
@@ -57,21 +55,27 @@ def _copy(module: nn.Module, state: dict[str, Tensor]) -> None:
 
 
 def begin(model: Autoencoder, name: str) -> list[str]:
-    """Begin with a trained model by name; of one that draws no pictures, with its encoder, pooling and recurrence.
+    """Begin with a trained model of the same name; of one that draws no pictures, with encoder, pooling, recurrence.
 
-    The last is how the appendix compares FINOLA and masked FINOLA: those three are kept, the decoder is new.
+    The last is how the appendix compares FINOLA and masked FINOLA: those three are kept, the decoder is new. The names
+    of what was copied are returned.
     """
-    folder = find_trained(name)
-    if folder is None or ("variant" not in (config := read_config(folder)) and "name" in config):
-        return begin_from(model, load(name))
-    own, state = model.state_dict(), load_file(folder / "model.safetensors")
-    fits = {
-        key: value.to(own[key].dtype)
-        for key, value in state.items()
-        if key.startswith(("encoder.", "pool.", "transition.")) and key in own and own[key].shape == value.shape
-    }
-    if not any(key.startswith("encoder.") for key in fits):
-        raise ValueError(f"the encoder of {name} does not fit {model.config}.")
+    own, folder = model.state_dict(), find_trained(name)
+    draws = folder is None or ("variant" not in (config := read_config(folder)) and "name" in config)
+    if draws:
+        trained = load(name)
+        if str(trained.config) != str(model.config):
+            raise ValueError(f"{model.config} cannot begin with the weights of {trained.config}, another model.")
+        fits = trained.state_dict()
+    else:
+        assert folder is not None
+        fits = {
+            key: value.to(own[key].dtype)
+            for key, value in load_file(folder / "model.safetensors").items()
+            if key.startswith(("encoder.", "pool.", "transition.")) and key in own and own[key].shape == value.shape
+        }
+        if not any(key.startswith("encoder.") for key in fits):
+            raise ValueError(f"the encoder of {name} does not fit {model.config}.")
     model.load_state_dict(own | fits)
     return sorted(fits)
 
@@ -85,41 +89,3 @@ def freeze(model: nn.Module, patterns: list[str]) -> None:
             raise ValueError(f"model.frozen has {pattern}, which is no parameter of the model: {hint}")
         for parameter in found:
             parameter.requires_grad_(False)
-
-
-def begin_from(model: Autoencoder, trained: Autoencoder) -> list[str]:
-    """Copy the weights of a trained model of the same name; of another wave model, the refinements that fit.
-
-    A refinement looks at pixels, not at waves, so it means the same with more or fewer of them. The names of what was
-    copied are returned.
-    """
-    own, given = model.state_dict(), trained.state_dict()
-    if str(model.config) == str(trained.config):
-        model.load_state_dict(given)
-        return sorted(given)
-    if not (model.config.is_waves and trained.config.is_waves):
-        raise ValueError(f"{model.config} cannot begin with the weights of {trained.config}, another model.")
-    fits = {
-        name: value
-        for name, value in given.items()
-        if ".refinement." in name and not name.startswith("encoder.refinement.last.") and name in own
-        if own[name].shape == value.shape
-    }
-    first = "decoder.refinement.on_map.0.weight"
-    if first in own and first in given and first not in fits and model.config.cell == trained.config.cell:
-        fits[first] = _seen_through(trained.decoder, model.decoder)  # type: ignore[arg-type]
-    if not fits:
-        raise ValueError(f"no refinement of {trained.config} fits {model.config}: nothing to begin with.")
-    model.load_state_dict(own | fits)
-    return sorted(fits)
-
-
-@torch.no_grad()
-def _seen_through(trained: WaveDecoder, model: WaveDecoder) -> Tensor:
-    """The first layer of a refinement, as mixtures of the pixels that its read-out draws, for another read-out."""
-    assert isinstance(trained.refinement, ConvRefinement)
-    first = trained.refinement.on_map[0]
-    weight = first.weight[:, :, 0, 0].double()  # type: ignore[index]
-    pixels = torch.linalg.lstsq(trained.read_out.linear.weight.double().T, weight.T).solution.T  # (width, 3·h·w)
-    seen: Tensor = pixels @ model.read_out.linear.weight.double()
-    return seen.float()[:, :, None, None]

@@ -52,14 +52,12 @@ class Task(LightningModule):
         self.figures = nn.ModuleDict({name: MeanMetric() for name in figures})
         self._finite = torch.tensor(True)
 
-    def train(self, mode: bool = True) -> Task:
+    def on_train_start(self) -> None:
         """Parts whose parameters are all frozen by the recipe keep their statistics as well."""
-        super().train(mode)
         if self.recipe.model.frozen:
             for module in self.model.modules():
                 if not any(parameter.requires_grad for parameter in module.parameters()):
                     module.eval()
-        return self
 
     @classmethod
     def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:

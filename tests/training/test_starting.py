@@ -1,0 +1,55 @@
+"""A run begins with what another has learnt: all of it, or what fits; and parts may stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from training.runs import TINY, weights
+
+import finola
+from finola.masked import MaskedFinola
+from finola.training import load_recipe, train
+from finola.training.recipe import ModelSection
+from finola.training.reconstruction import build_model
+
+NAME = "test_resnet/16x1@4:64"
+
+
+@pytest.fixture
+def masked(tmp_path: Path) -> Path:
+    torch.manual_seed(1)
+    MaskedFinola(f"{NAME}+patch", "e").save_pretrained(tmp_path / "masked")
+    return tmp_path / "masked"
+
+
+def test_a_model_begins_with_the_weights_of_its_own_kind(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    trained = finola.create("waves+conv/32x1@4:16")
+    trained.save_pretrained(tmp_path / "trained")
+    begun = build_model(ModelSection("waves+conv/32x1@4:16", weights=str(tmp_path / "trained")))
+    assert all(torch.equal(value, begun.state_dict()[key]) for key, value in trained.state_dict().items())
+    with pytest.raises(ValueError, match="another model"):
+        build_model(ModelSection("waves+conv/16x1@4:16", weights=str(tmp_path / "trained")))
+
+
+def test_a_masked_model_gives_encoder_pooling_and_recurrence_to_a_new_decoder(masked: Path) -> None:
+    begun = build_model(ModelSection(NAME, weights=str(masked))).state_dict()
+    given = MaskedFinola.from_pretrained(masked).state_dict()
+    shared = [key for key in given if key.startswith(("encoder.", "pool.", "transition."))]
+    assert shared and all(torch.equal(given[key], begun[key]) for key in shared)
+    with pytest.raises(ValueError, match="does not fit"):
+        build_model(ModelSection("mf-w720/16x1@4:64", weights=str(masked)))
+
+
+def test_what_is_frozen_stays_through_training_with_its_statistics(masked: Path, tmp_path: Path) -> None:
+    words = [f"model.name={NAME}", f"model.weights={masked}", "model.frozen=[encoder.*]", "model.init=null"]
+    words += ["data.val_size=64", "optimiser.groups={}", "optimiser.rate=1e-2", "trainer.max_steps=3"]
+    train(load_recipe("smoke", [*TINY, *words]), tmp_path / "run", quiet=True)
+    after = {key.removeprefix("model."): value for key, value in weights(tmp_path / "run").items()}
+    given = MaskedFinola.from_pretrained(masked).state_dict()
+    assert all(torch.equal(given[key], after[key]) for key in given if key.startswith("encoder."))
+    assert not torch.equal(given["transition.A"], after["transition.A"])
+    with pytest.raises(ValueError, match=r"model\.frozen has encodr"):
+        build_model(ModelSection(NAME, frozen=["encodr.*"]))
