@@ -1,4 +1,4 @@
-# make demo   install into .venv and reconstruct a photo
+# make demo   install into .venv, rebuild and compress a photo, and draw the speeds of its waves
 # make test   lint, types and tests
 # make prove  the slow proofs: every benchmark, one after the other
 # make lock   refresh constraints.txt
@@ -20,6 +20,8 @@ help:
 
 demo: $(VENV)/.installed
 	@$(BIN)/python -m finola.cli reconstruct skimage:astronaut --side-by-side -o demo/
+	@$(BIN)/python -m finola.cli compress skimage:astronaut -o demo/astronaut.finola
+	@$(BIN)/python -m finola.cli waves tile64 --plot demo/speeds.png
 	@echo "Written to demo/:" && ls demo | sed 's/^/  /'
 
 # Each pytest worker gets one thread, so that two workers share two cores instead of fighting for them. What is skipped,
