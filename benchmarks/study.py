@@ -26,7 +26,7 @@ METHODS = ("random", "finola", "masked-e", "masked-b", "moco", "supervised")
 PROBES = ("lin", "knn", "tran-1", "fine-tuned")
 
 
-def pre_training(method: str, size: int, epochs: float, seed: int) -> tuple[str, list[str]]:
+def pre_training(method: str, size: int, epochs: float, seed: int, photos: int | None) -> tuple[str, list[str]]:
     """The recipe of a method and what is changed in it."""
     cells = size // 16
     words = [
@@ -34,7 +34,7 @@ def pre_training(method: str, size: int, epochs: float, seed: int) -> tuple[str,
         f"schedule.epochs={epochs}",
         "schedule.warmup_epochs=1",
         "data.flip=true",
-        "data.limit=null",
+        f"data.limit={photos or 'null'}",
     ]
     words += ["data.path=imagenette128", f"data.size={size}", "trainer.accelerator=auto", "logging.samples=0"]
     words += ["data.scale=[0.2,1.0]", "trainer.validate_every=100", "data.batch_size=64", "logging.health=false"]
@@ -58,12 +58,12 @@ def study(method: str, seed: int, args: argparse.Namespace) -> dict[str, float]:
         return found
     began, size, weights = time.monotonic(), args.size, None
     if method != "random":
-        recipe = load_recipe(*pre_training(method, size, args.epochs, seed))
+        recipe = load_recipe(*pre_training(method, size, args.epochs, seed, args.photos))
         weights = train(recipe, folder / "pre-training", resume=True, quiet=True).model
     took = time.monotonic() - began
     torch.manual_seed(seed)
     encoder = load_encoder(weights or "mf-w720", (size, size))
-    train_set = extract(encoder, "imagenette128", "train", size, mirrored=True)
+    train_set = extract(encoder, "imagenette128", "train", size, mirrored=True, limit=args.photos)
     val_set = extract(encoder, "imagenette128", "val", size)
     head = train_head("tran-1", train_set, epochs=args.head_epochs, seed=seed)
     found = {
@@ -86,10 +86,10 @@ def fine_tune(encoder, head, classes: list[str], seed: int, args: argparse.Names
     model.head.load_state_dict(head.state_dict())
     model.save_pretrained(folder / "probe")
     words = [f"model.weights={folder / 'probe'}", f"seed={seed}", f"data.size={args.size}", "data.batch_size=64"]
-    words += [f"schedule.epochs={args.tuning}", "schedule.warmup_epochs=0.5", "trainer.validate_every=100"]
-    words += [f"data.limit={args.tuning_photos}"] if args.tuning_photos else []
+    words += [f"schedule.epochs={args.tuning}", "schedule.warmup_epochs=0.5", f"trainer.validate_every={args.tuning}"]
+    words += [f"data.limit={args.photos or 'null'}"]
     outcome = train(load_recipe("finetune/w720-128", words), folder / "fine-tuning", resume=True, quiet=True)
-    return float(outcome.figures["val/accuracy"] or 0.0)
+    return outcome.best["accuracy"]
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="side of the images in pixels")
     parser.add_argument("--epochs", type=int, default=10, help="of pre-training")
     parser.add_argument("--tuning", type=int, default=3, help="epochs of fine-tuning")
-    parser.add_argument("--tuning-photos", type=int, help="fine-tune on this many photos only")
+    parser.add_argument("--photos", type=int, help="train on this many photos only, evenly spread over classes")
     parser.add_argument("--head-epochs", type=int, default=10, help="of the tran-1 probe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
@@ -120,15 +120,14 @@ def _write(args: argparse.Namespace, rows: dict[str, dict[str, dict[str, float]]
         return
     command = f"python benchmarks/study.py --size {args.size} --epochs {args.epochs} --tuning {args.tuning}"
     command += f" --head-epochs {args.head_epochs}"
-    command += f" --tuning-photos {args.tuning_photos}" if args.tuning_photos else ""
+    command += f" --photos {args.photos}" if args.photos else ""
     content = {
         "command": command,
-        "data": "imagenette128: 5,000 train and 1,000 val photos of ten classes",
+        "data": f"imagenette128: {args.photos or 5000:,} train and 1,000 val photos of ten classes",
         "encoder": "mf-w720",
         "pixels": args.size,
         "pre_training_epochs": args.epochs,
         "fine_tuning_epochs": args.tuning,
-        "fine_tuning_photos": args.tuning_photos,
         "percent_right_by_method_and_seed": rows,
     }
     write_text(Path(args.out), json.dumps(content, indent=1) + "\n")

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.data import CentreCrop, PhotoDataset, make_loader, open_data
+from finola.data.sources import Subset
 from finola.heads import build_head
 
 PROBES = ("knn", "lin", "tran-1", "tran-4")
@@ -49,6 +51,8 @@ def extract(
     dataset = open_data(data, split, transform=CentreCrop(size))
     if not dataset.classes:
         raise ValueError(f"{dataset.source.where} has no labels to probe with: give class folders or a label column.")
+    if limit is not None and limit < len(dataset):  # evenly spread: photos may lie sorted by class
+        dataset.source = Subset(dataset.source, np.linspace(0, len(dataset) - 1, limit).round().astype(int))
     device = next(encoder.parameters()).device
     was_training = encoder.training
     encoder.eval()
@@ -62,10 +66,8 @@ def extract(
             views = [images, images.flip(3)] if mirrored else [images]
             maps.append(torch.stack([encoder(view).half().cpu() for view in views]))
             labels.append(batch.labels[known])
-            if limit is not None and sum(map(len, labels)) >= limit:
-                break
     encoder.train(was_training)
-    return Features(torch.cat(maps, 1)[:, :limit], torch.cat(labels)[:limit], _names(dataset))
+    return Features(torch.cat(maps, 1), torch.cat(labels), _names(dataset))
 
 
 def knn(train: Features, test: Features, neighbours: int = 20, temperature: float = 0.07) -> float:
