@@ -71,17 +71,21 @@ class PhotoDataset(Dataset[Item]):
             number = (index + step) % len(self)
             if number not in self._unreadable:
                 try:
-                    name = self.source.name(number)
-                    photo = self.source.open(number)
-                    size = shown_size(photo, name)
-                    views = [self.transform.view(size, random) for _ in range(self.crops_per_image)]
-                    images = self._augmented(draw(photo, views, name), random)
-                    return Item(images, self.source.label(number), number, step > 0, skipped)
+                    return self.item(number, random, step > 0, skipped)
                 except (ValueError, OSError) as error:
                     self._unreadable[number] = str(error)
                     random = generator(self.seed, epoch, index)
             skipped[number] = self._unreadable[number]
         raise ValueError(f"None of the {len(self)} photos in {self.source.where} can be read: {skipped[index]}")
+
+    def item(self, number: int, random: np.random.Generator, replaced: bool, skipped: dict[int, str]) -> Item:
+        """Photo `number` as an item; ValueError or OSError where it cannot be one."""
+        name = self.source.name(number)
+        photo = self.source.open(number)
+        size = shown_size(photo, name)
+        views = [self.transform.view(size, random) for _ in range(self.crops_per_image)]
+        images = self._augmented(draw(photo, views, name), random)
+        return Item(images, self.source.label(number), number, replaced, skipped)
 
     def _augmented(self, images: Tensor, random: np.random.Generator) -> Tensor:
         if self.augment is None:

@@ -1,0 +1,148 @@
+"""Can the detector and the segmenter learn at all? Eight photos by heart: AP50 of boxes and masks, encoder trained too.
+
+    python benchmarks/overfit_detection.py detect --data coco_mini --out results/overfit-detect.json
+
+The first eight train photos whose boxes all measure at least 16 pixels once the long
+side is 192, in one batch, without dropout or augmentation, from random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from finola.data.objects import Fit, ObjectDataset, collate_objects, move_boxes
+from finola.data.opening import locate, open_source
+from finola.files import write_text
+from finola.heads.average_precision import average_precision, ground_truth
+from finola.heads.detect import Detector
+
+VIEW = Fit(192, 192)
+PHOTOS, LEAST, ENOUGH = 8, 16, 0.95
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("detect", "segment"))
+    parser.add_argument("--data", default="coco_mini", help="a COCO folder")
+    parser.add_argument("--encoder", default="mf-w720")
+    parser.add_argument("--steps", type=int, default=2000, help="at most so many")
+    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--clip", type=float, default=0.1)
+    parser.add_argument("--every", type=int, default=100, help="steps between measurements; it stops at AP50 0.95")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draw", help="folder for pictures of what was found")
+    parser.add_argument("--out", help="JSON file to write")
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    torch.use_deterministic_algorithms(True)
+    dataset = ObjectDataset(open_source(locate(args.data), "train"), VIEW, masks=args.what == "segment")
+    chosen = choose(dataset)
+    batch, _ = collate_objects([dataset[0, index] for index in chosen])
+    batch = batch._replace(images=batch.images.float() / 255)
+    model = build(args.what, args.encoder, dataset.names)
+    started, curve = time.monotonic(), []
+    for step, losses in enumerate(fit(model, batch, args), 1):
+        if step % args.every == 0 or step == args.steps:
+            figures = measure(model, dataset, chosen, batch)
+            loss = round(float(sum(losses.values())), 4)
+            curve.append(
+                {"step": step, "loss": loss} | {kind: round(found["AP50"], 4) for kind, found in figures.items()}
+            )
+            print(json.dumps(curve[-1]), f"{time.monotonic() - started:.0f} s", flush=True)
+            if min(found["AP50"] for found in figures.values()) >= ENOUGH:
+                break
+    result: dict[str, Any] = {
+        "benchmark": "overfit_detection",
+        "what": args.what,
+        "encoder": args.encoder,
+        "data": Path(args.data).name,
+        "photos": [dataset.name(index) for index in chosen],
+        "objects": sum(len(target["labels"]) for target in batch.targets),
+        "rate": args.rate,
+        "clip": args.clip,
+        "seed": args.seed,
+        "steps": curve[-1]["step"],
+        "figures": figures,
+        "curve": curve,
+    }
+    if args.draw:
+        draw(model, dataset, chosen, batch, Path(args.draw))
+    if args.out:
+        write_text(Path(args.out), json.dumps(result, indent=1) + "\n")
+
+
+def choose(dataset: ObjectDataset) -> list[int]:
+    chosen: list[int] = []
+    for index in range(len(dataset)):
+        target = dataset.target(index)
+        boxes = move_boxes(target["boxes"], VIEW.view(target["size"], None))
+        if len(boxes) and bool((boxes[:, 2:] - boxes[:, :2] >= LEAST).all()):
+            chosen.append(index)
+        if len(chosen) == PHOTOS:
+            return chosen
+    raise ValueError(f"only {len(chosen)} photos have boxes that all measure {LEAST} pixels; {PHOTOS} are needed.")
+
+
+def build(what: str, encoder: str, classes: list[str]) -> nn.Module:
+    if what == "detect":
+        model: nn.Module = Detector(encoder, "mf-dec-211", classes, frozen=False, encoder_norms=True, dropout=0.0)
+    else:
+        from finola.heads.segment import Segmenter
+
+        model = Segmenter(encoder, classes, frozen=False, encoder_norms=True)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):  # every step sees all photos: its statistics are those of all photos
+            module.momentum = 1.0
+    return model
+
+
+def fit(model: Any, batch: Any, args: argparse.Namespace) -> Any:
+    """AdamW, warmed up over 50 steps and then falling as a cosine to a tenth; yields the losses of every step."""
+    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], args.rate, weight_decay=1e-4)
+    for step in range(args.steps):
+        factor = min(1, (step + 1) / 50) * (0.55 + 0.45 * math.cos(math.pi * step / args.steps))
+        for group in optimiser.param_groups:
+            group["lr"] = args.rate * factor
+        model.train()
+        losses = model.losses(batch.images, batch.sizes, batch.targets)
+        optimiser.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+        optimiser.step()
+        yield {name: value.detach() for name, value in losses.items()}
+
+
+def measure(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any) -> dict[str, Any]:
+    truth, results = ground_truth(dataset.source, chosen), []
+    for found, size, target in zip(in_photos(model, batch), batch.sizes.tolist(), batch.targets, strict=True):
+        results += found.resized(tuple(size), target["photo_size"]).as_coco(target["image_id"], dataset.categories)
+    return {kind: average_precision(truth, results, kind) for kind in (["bbox", "segm"] if dataset.masks else ["bbox"])}
+
+
+def in_photos(model: Any, batch: Any) -> list[Any]:
+    model.eval()
+    found: list[Any] = model.find(batch.images, batch.sizes)
+    return found
+
+
+def draw(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any, folder: Path) -> None:
+    from finola.drawing import draw_objects
+    from finola.images import save_photo
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (found, target) in enumerate(zip(in_photos(model, batch), batch.targets, strict=True)):
+        height, width = batch.sizes[number].tolist()
+        image = batch.images[number, :, :height, :width]
+        save_photo(draw_objects(image, found.above(0.5), dataset.names), folder / f"{target['image_id']}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""DETR on any encoder of the package: its maps at 1/8 and 1/16, the Mobile-Former decoder, boxes and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finola.encoders import build_encoder
+from finola.heads.found import Found
+from finola.heads.matching import set_losses, to_centres, to_corners
+from finola.heads.mf_decoder import MobileFormerDecoder, Predictions
+from finola.pretrained import Pretrained
+
+
+class Detector(nn.Module, Pretrained):
+    """An encoder and a Mobile-Former decoder that names and boxes what it sees.
+
+    `frozen` keeps the encoder as it is. A trained encoder keeps its batch norms' statistics all the same, unless
+    `encoder_norms` is on: batches of two large photos are too few for them. `size` is what photos are resized to: the
+    short side, and the most that the long one may have.
+
+    >>> model = Detector("mf-w720", "mf-dec-211", ["cat", "dog"]).eval()
+    >>> [found] = model.find(torch.rand(1, 3, 64, 96))
+    >>> found.boxes.shape
+    torch.Size([100, 4])
+    """
+
+    def __init__(
+        self,
+        encoder: str = "mf-w720",
+        head: str = "mf-dec-211",
+        classes: Sequence[str] = ("object",),
+        *,
+        frozen: bool = True,
+        encoder_norms: bool = False,
+        dropout: float = 0.1,
+        size: Sequence[int] = (800, 1333),
+    ) -> None:
+        super().__init__()
+        if not classes:
+            raise ValueError("a detector needs the names of its classes, and got none.")
+        self.encoder_name, self.head_name, self.classes = encoder, head, list(classes)
+        self.frozen, self.encoder_norms = frozen, encoder_norms
+        self.size = (int(size[0]), int(size[1]))
+        self.encoder = build_encoder(encoder, (256, 256)).requires_grad_(not frozen)
+        self.head = MobileFormerDecoder(head, decoder_channels(self.encoder, encoder), len(self.classes), dropout)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Detector:
+        super().train(mode)
+        keep_encoder(self.encoder, self.frozen, self.encoder_norms)
+        return self
+
+    def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's maps at 1/8 and 1/16, all that the head reads: those of a frozen encoder can be kept."""
+        eighth, sixteenth = self.encoder.stages(images)[-2:]  # type: ignore[operator]
+        return eighth, sixteenth
+
+    def forward(self, images: Tensor, sizes: Tensor | None = None) -> Predictions:
+        """Images (N, 3, H, W) in [0, 1], padded where `sizes` (N, 2), height and width, say so."""
+        predictions: Predictions = self.head(*self.maps(images), shares_of(images, sizes))
+        return predictions
+
+    def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Named losses of a batch; a target has `labels` (K,) and `boxes` (K, 4), corners in the image's pixels."""
+        return set_losses(self(images, sizes), [relative(target, images, sizes, n) for n, target in enumerate(targets)])
+
+    @torch.no_grad()
+    def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
+        """What every query found in each image, the surest first, in pixels."""
+        return readable(self(images, sizes), image_sizes(images, sizes))
+
+
+def decoder_channels(encoder: nn.Module, name: str) -> tuple[int, int]:
+    """Channels of the maps at 1/8 and 1/16."""
+    stages: list[int] = encoder.stage_channels  # type: ignore[assignment]
+    if encoder.reduction != 16 or len(stages) < 2:
+        raise ValueError(f"{name} ends at 1/{encoder.reduction}; a detector needs maps at 1/8 and 1/16.")
+    return stages[-2], stages[-1]
+
+
+def keep_encoder(encoder: nn.Module, frozen: bool, norms: bool) -> None:
+    """A frozen encoder is always in evaluation mode, and so are the batch norms of another unless `norms`."""
+    if frozen:
+        encoder.eval()
+    elif not norms:
+        for module in encoder.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+
+
+def image_sizes(images: Tensor, sizes: Tensor | None) -> list[tuple[int, int]]:
+    """(height, width) of every image without its padding."""
+    if sizes is None:
+        return [(images.shape[-2], images.shape[-1])] * len(images)
+    return [(int(height), int(width)) for height, width in sizes.tolist()]
+
+
+def shares_of(images: Tensor, sizes: Tensor | None) -> Tensor | None:
+    """The shares (N, 2) of height and width that are no padding; None where nothing is padded."""
+    whole = torch.tensor(images.shape[-2:], device=images.device)
+    return None if sizes is None or bool((sizes == whole).all()) else sizes / whole
+
+
+def relative(target: dict[str, Any], images: Tensor, sizes: Tensor | None, number: int) -> dict[str, Any]:
+    """A target whose boxes are centres and sizes in shares of the image."""
+    height, width = image_sizes(images, sizes)[number]
+    scale = target["boxes"].new_tensor([width, height, width, height])
+    return {"labels": target["labels"], "boxes": to_centres(target["boxes"]) / scale}
+
+
+def readable(predictions: Predictions, sizes: list[tuple[int, int]]) -> list[Found]:
+    """What the last block says, in pixels: for each query its likeliest class."""
+    scores, labels = predictions.logits[-1].softmax(-1)[..., :-1].max(-1)  # (N, Q)
+    corners = to_corners(predictions.boxes[-1]).clamp(0, 1)
+    found = []
+    for image, (height, width) in enumerate(sizes):
+        order = scores[image].argsort(descending=True)
+        boxes = corners[image, order] * corners.new_tensor([width, height, width, height])
+        found.append(Found(boxes, scores[image, order], labels[image, order]))
+    return found

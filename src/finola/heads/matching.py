@@ -1,0 +1,111 @@
+"""DETR's loss: every object is matched to one query by the Hungarian method, and all other queries say "no object"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.nn.functional as F
+from torch import Tensor
+
+from finola.heads.mf_decoder import Predictions
+
+CLASS, L1, GIOU = 1.0, 5.0, 2.0
+"""Weights of the three terms, in the matching's cost and in the loss."""
+NO_OBJECT = 0.1
+"""Weight of "no object" in the cross-entropy, for most queries find none."""
+
+
+def to_corners(boxes: Tensor) -> Tensor:
+    """Centre x, centre y, width, height → left, top, right, bottom, on the last axis.
+
+    >>> to_corners(torch.tensor([5.0, 5.0, 2.0, 4.0])).tolist()
+    [4.0, 3.0, 6.0, 7.0]
+    """
+    centre, size = boxes[..., :2], boxes[..., 2:]
+    return torch.cat([centre - size / 2, centre + size / 2], -1)
+
+
+def to_centres(boxes: Tensor) -> Tensor:
+    """The inverse of `to_corners`."""
+    low, high = boxes[..., :2], boxes[..., 2:]
+    return torch.cat([(low + high) / 2, high - low], -1)
+
+
+@torch.no_grad()
+def costs(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> Tensor:
+    """What it costs (Q, T) that each of Q queries stands for each of T objects.
+
+    `target` has `labels` (T,) and `boxes` (T, 4), like the predicted ones: centre and size in shares of the image.
+    """
+    from torchvision.ops import generalized_box_iou
+
+    likely = -logits.softmax(-1)[:, target["labels"]]
+    far = torch.cdist(boxes, target["boxes"], p=1)
+    apart = -generalized_box_iou(to_corners(boxes), to_corners(target["boxes"]))
+    return CLASS * likely + L1 * far + GIOU * apart
+
+
+@torch.no_grad()
+def match(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The cheapest assignment in one image: numbers of queries and of the objects they stand for.
+
+    Every object has a query of its own, or every query an object where there are more objects than queries.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    # A loss that is no longer finite is reported where losses are, not here.
+    cost = costs(logits.float(), boxes.float(), target).nan_to_num(1e6, 1e6, -1e6)
+    queries, objects = linear_sum_assignment(cost.cpu().numpy())
+    return torch.as_tensor(queries, device=logits.device), torch.as_tensor(objects, device=logits.device)
+
+
+def set_losses(predictions: Predictions, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Cross-entropy, L1 and GIoU of matched queries, weighted, each summed over the blocks (auxiliary losses).
+
+    L1 and GIoU are means over all objects of the step, in all processes.
+
+    >>> one = {"labels": torch.tensor([0]), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.2]])}
+    >>> sure = Predictions(torch.tensor([[[[9.0, -9.0]]]]), one["boxes"][None, None])
+    >>> {name: round(float(value), 4) for name, value in set_losses(sure, [one]).items()}
+    {'class': 0.0, 'l1': 0.0, 'giou': 0.0}
+    """
+    total = {"class": predictions.logits.new_zeros(()), "l1": predictions.boxes.new_zeros(())}
+    total["giou"] = predictions.boxes.new_zeros(())
+    objects = _objects_per_process(targets, predictions.boxes.device)
+    for logits, boxes in zip(predictions.logits, predictions.boxes, strict=True):
+        for name, value in _block_losses(logits, boxes, targets, objects).items():
+            total[name] = total[name] + value
+    return {"class": CLASS * total["class"], "l1": L1 * total["l1"], "giou": GIOU * total["giou"]}
+
+
+def _block_losses(logits: Tensor, boxes: Tensor, targets: list[dict[str, Any]], objects: Tensor) -> dict[str, Tensor]:
+    from torchvision.ops import generalized_box_iou_loss
+
+    nothing = logits.shape[-1] - 1
+    wanted = torch.full(logits.shape[:2], nothing, device=logits.device)
+    found, true = [], []
+    for image, target in enumerate(targets):
+        queries, numbers = match(logits[image], boxes[image], target)
+        wanted[image, queries] = target["labels"][numbers]
+        found.append(boxes[image, queries])
+        true.append(target["boxes"][numbers])
+    weight = torch.ones(nothing + 1, device=logits.device, dtype=logits.dtype)
+    weight[nothing] = NO_OBJECT
+    matched, expected = torch.cat(found), torch.cat(true)
+    overlap = generalized_box_iou_loss(to_corners(matched), to_corners(expected), reduction="sum")
+    return {
+        "class": F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), weight),
+        "l1": F.l1_loss(matched, expected, reduction="sum") / objects,
+        "giou": overlap / objects,
+    }
+
+
+def _objects_per_process(targets: list[dict[str, Any]], device: torch.device) -> Tensor:
+    """The mean number of objects in the processes' batches, at least 1."""
+    count = torch.tensor(float(sum(len(target["labels"]) for target in targets)), device=device)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(count)
+        count = count / torch.distributed.get_world_size()
+    return count.clamp(min=1)

@@ -1,0 +1,127 @@
+"""Mask R-CNN, torchvision's, on any encoder of the package, over a feature pyramid of its stages."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from finola.encoders import build_encoder
+from finola.heads.detect import image_sizes, keep_encoder
+from finola.heads.found import Found
+from finola.pretrained import Pretrained
+
+WIDTH, LEVELS = 256, ("1/4", "1/8", "1/16", "1/32", "1/64")
+
+
+class Segmenter(nn.Module, Pretrained):
+    """An encoder and Mask R-CNN: names, boxes and masks. Its arguments are the detector's.
+
+    Anchors and the scale at which boxes change levels follow `size`, and are the usual ones at 800.
+
+    >>> model = Segmenter("mf-w720", ["cat", "dog"], size=(64, 96)).eval()
+    >>> [found] = model.find(torch.rand(1, 3, 64, 96))
+    >>> found.masks.shape[1:]
+    torch.Size([64, 96])
+    """
+
+    def __init__(
+        self,
+        encoder: str = "mf-w720",
+        classes: Sequence[str] = ("object",),
+        *,
+        frozen: bool = True,
+        encoder_norms: bool = False,
+        size: Sequence[int] = (800, 1333),
+    ) -> None:
+        super().__init__()
+        from torchvision.models.detection import MaskRCNN
+        from torchvision.models.detection.rpn import AnchorGenerator
+        from torchvision.ops import MultiScaleRoIAlign
+
+        if not classes:
+            raise ValueError("a segmenter needs the names of its classes, and got none.")
+        self.encoder_name, self.head_name, self.classes = encoder, "mask-rcnn", list(classes)
+        self.frozen, self.encoder_norms = frozen, encoder_norms
+        self.size = (int(size[0]), int(size[1]))
+        self.encoder = build_encoder(encoder, (256, 256)).requires_grad_(not frozen)
+        self.pyramid = Pyramid(self.encoder, encoder)
+        unit = self.size[0] / 800
+        anchors = tuple((max(4, round(side * unit)),) for side in (32, 64, 128, 256, 512))
+        pools = [
+            MultiScaleRoIAlign(list(LEVELS[:4]), side, 2, canonical_scale=max(1, round(224 * unit))) for side in (7, 14)
+        ]
+        parts = MaskRCNN(
+            self.pyramid,
+            num_classes=len(self.classes) + 1,  # the first is background
+            rpn_anchor_generator=AnchorGenerator(anchors, ((0.5, 1.0, 2.0),) * len(anchors)),
+            box_roi_pool=pools[0],
+            mask_roi_pool=pools[1],
+        )
+        # Its own resizing and normalising would come on top of ours.
+        self.proposals, self.regions = parts.rpn, parts.roi_heads
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Segmenter:
+        super().train(mode)
+        keep_encoder(self.encoder, self.frozen, self.encoder_norms)
+        return self
+
+    def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Mask R-CNN's five losses; a target has `labels` (K,), `boxes` (K, 4) in pixels and `masks` (K, h, w)."""
+        if any("masks" not in target for target in targets):
+            raise ValueError("a segmenter learns from masks, and these photos have boxes only; train a detector.")
+        wanted = [
+            {"boxes": target["boxes"], "labels": target["labels"] + 1, "masks": target["masks"].to(torch.uint8)}
+            for target in targets
+        ]
+        listed = self._listed(images, sizes)
+        maps = self.pyramid(self.encoder.stages(images))  # type: ignore[operator]
+        proposals, first = self.proposals(listed, maps, wanted)
+        _, second = self.regions(maps, proposals, listed.image_sizes, wanted)
+        return {name.removeprefix("loss_"): value for name, value in {**first, **second}.items()}
+
+    @torch.no_grad()
+    def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
+        """At most 100 objects in each image, the surest first, in its pixels."""
+        from torchvision.models.detection.roi_heads import paste_masks_in_image
+
+        listed = self._listed(images, sizes)
+        maps = self.pyramid(self.encoder.stages(images))  # type: ignore[operator]
+        proposals, _ = self.proposals(listed, maps)
+        results, _ = self.regions(maps, proposals, listed.image_sizes)
+        found = []
+        for result, size in zip(results, listed.image_sizes, strict=True):
+            masks = paste_masks_in_image(result["masks"], result["boxes"], size)[:, 0] >= 0.5
+            found.append(Found(result["boxes"], result["scores"], result["labels"] - 1, masks))
+        return found
+
+    def _listed(self, images: Tensor, sizes: Tensor | None) -> Any:
+        from torchvision.models.detection.image_list import ImageList
+
+        return ImageList(images, image_sizes(images, sizes))
+
+
+class Pyramid(nn.Module):
+    """FPN over an encoder's maps at 1/4, 1/8 and 1/16; two coarser ones are pooled from the last."""
+
+    out_channels = WIDTH
+
+    def __init__(self, encoder: nn.Module, name: str) -> None:
+        super().__init__()
+        from torchvision.ops import FeaturePyramidNetwork
+
+        channels: list[int] = encoder.stage_channels  # type: ignore[assignment]
+        if encoder.reduction != 16 or len(channels) < 3:
+            raise ValueError(f"{name} has no maps at 1/4, 1/8 and 1/16, which a segmenter needs.")
+        self.fpn = FeaturePyramidNetwork(channels[-3:], WIDTH)
+
+    def forward(self, stages: Sequence[Tensor]) -> OrderedDict[str, Tensor]:
+        maps: OrderedDict[str, Tensor] = self.fpn(OrderedDict(zip(LEVELS, stages[-3:], strict=False)))
+        for finer, level in (("1/16", "1/32"), ("1/32", "1/64")):
+            maps[level] = F.max_pool2d(maps[finer], 1, 2)
+        return maps
