@@ -2,8 +2,8 @@
 
     python benchmarks/overfit_detection.py detect --data coco_mini --out results/overfit-detect.json
 
-The first eight train photos whose boxes all measure at least 16 pixels once the long
-side is 192, in one batch, without dropout or augmentation, from random weights.
+The first eight train photos whose boxes all measure at least 16 pixels once the long side is 192, in one batch, without
+dropout or augmentation, from random weights.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
+    torch.set_flush_denormal(True)
     torch.use_deterministic_algorithms(True)
     dataset = ObjectDataset(open_source(locate(args.data), "train"), VIEW, masks=args.what == "segment")
     chosen = choose(dataset)
@@ -97,7 +98,7 @@ def build(what: str, encoder: str, classes: list[str]) -> nn.Module:
     else:
         from finola.heads.segment import Segmenter
 
-        model = Segmenter(encoder, classes, frozen=False, encoder_norms=True)
+        model = Segmenter(encoder, classes=classes, frozen=False, encoder_norms=True, size=(VIEW.short, VIEW.long))
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):  # every step sees all photos: its statistics are those of all photos
             module.momentum = 1.0

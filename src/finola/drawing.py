@@ -24,6 +24,7 @@ def colour_of(label: int) -> tuple[int, int, int]:
 def draw_objects(image: Tensor, found: Found, names: Sequence[str]) -> Tensor:
     """The image (3, H, W) with everything found in it, the surest on top, as uint8.
 
+    >>> import torch
     >>> nothing = Found(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
     >>> draw_objects(torch.zeros(3, 8, 8), nothing, []).unique().tolist()
     [0]

@@ -24,11 +24,16 @@ class CocoSource(Source):
         for file in annotations:
             try:
                 content = json.loads(file.read_text())
-                folder = file.stem.removeprefix("instances_")
+                folder = _folder(root, file.stem.removeprefix("instances_"), content["images"])
                 self._photos += content["images"]
-                self._names += [f"{folder}/{photo['file_name']}" for photo in content["images"]]
+                self._names += [f"{folder}{photo['file_name']}" for photo in content["images"]]
                 self.classes |= {entry["id"]: entry["name"] for entry in content["categories"]}
                 for entry in content["annotations"]:
+                    _left, _top, _width, _height = entry["bbox"]
+                    if entry["category_id"] not in self.classes:
+                        raise ValueError(
+                            f"an object of category {entry['category_id']}, which its categories do not have,"
+                        )
                     self._objects[entry["image_id"]].append(entry)
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{file} is not a COCO annotation file: {error!r} went wrong in it.") from error
@@ -59,10 +64,20 @@ class CocoSource(Source):
             "size": (photo["height"], photo["width"]),
             "boxes": boxes,
             "categories": torch.tensor([entry["category_id"] for entry in objects], dtype=torch.int64),
-            "area": torch.tensor([entry["area"] for entry in objects], dtype=torch.float32),
+            "area": torch.tensor([entry.get("area", _area(entry)) for entry in objects], dtype=torch.float32),
             "crowd": torch.tensor([bool(entry.get("iscrowd", 0)) for entry in objects], dtype=torch.bool),
             "segmentation": [entry.get("segmentation", []) for entry in objects],
         }
+
+
+def _area(entry: dict[str, Any]) -> float:
+    return float(entry["bbox"][2] * entry["bbox"][3])
+
+
+def _folder(root: Path, part: str, photos: list[dict[str, Any]]) -> str:
+    """Where the photos of an annotation file lie: in the folder of its part, below `images`, or in either at large."""
+    places = (f"{part}/", f"images/{part}/", "images/", "")
+    return next((place for place in places if photos and (root / place / photos[0]["file_name"]).exists()), places[0])
 
 
 def annotation_files(root: Path) -> dict[str, Path]:

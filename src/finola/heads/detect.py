@@ -61,12 +61,16 @@ class Detector(nn.Module, Pretrained):
 
     def forward(self, images: Tensor, sizes: Tensor | None = None) -> Predictions:
         """Images (N, 3, H, W) in [0, 1], padded where `sizes` (N, 2), height and width, say so."""
-        predictions: Predictions = self.head(*self.maps(images), shares_of(images, sizes))
+        return self.read(self.maps(images), sizes)
+
+    def read(self, maps: tuple[Tensor, Tensor], sizes: Tensor | None = None) -> Predictions:
+        """What the head reads from the encoder's maps."""
+        predictions: Predictions = self.head(*maps, shares_of(16 * maps[1].shape[-2], 16 * maps[1].shape[-1], sizes))
         return predictions
 
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Named losses of a batch; a target has `labels` (K,) and `boxes` (K, 4), corners in the image's pixels."""
-        return set_losses(self(images, sizes), [relative(target, images, sizes, n) for n, target in enumerate(targets)])
+        return set_losses(self(images, sizes), relative(targets, image_sizes(images, sizes)))
 
     @torch.no_grad()
     def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
@@ -99,17 +103,21 @@ def image_sizes(images: Tensor, sizes: Tensor | None) -> list[tuple[int, int]]:
     return [(int(height), int(width)) for height, width in sizes.tolist()]
 
 
-def shares_of(images: Tensor, sizes: Tensor | None) -> Tensor | None:
+def shares_of(height: int, width: int, sizes: Tensor | None) -> Tensor | None:
     """The shares (N, 2) of height and width that are no padding; None where nothing is padded."""
-    whole = torch.tensor(images.shape[-2:], device=images.device)
-    return None if sizes is None or bool((sizes == whole).all()) else sizes / whole
+    if sizes is None:
+        return None
+    shares = sizes / sizes.new_tensor([height, width])
+    return None if bool((shares == 1).all()) else shares
 
 
-def relative(target: dict[str, Any], images: Tensor, sizes: Tensor | None, number: int) -> dict[str, Any]:
-    """A target whose boxes are centres and sizes in shares of the image."""
-    height, width = image_sizes(images, sizes)[number]
-    scale = target["boxes"].new_tensor([width, height, width, height])
-    return {"labels": target["labels"], "boxes": to_centres(target["boxes"]) / scale}
+def relative(targets: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Targets whose boxes are centres and sizes in shares of their images."""
+    scaled = []
+    for target, (height, width) in zip(targets, sizes, strict=True):
+        boxes = to_centres(target["boxes"]) / target["boxes"].new_tensor([width, height, width, height])
+        scaled.append({"labels": target["labels"], "boxes": boxes})
+    return scaled
 
 
 def readable(predictions: Predictions, sizes: list[tuple[int, int]]) -> list[Found]:

@@ -56,7 +56,7 @@ def match(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> tuple[Tensor
     from scipy.optimize import linear_sum_assignment
 
     # A loss that is no longer finite is reported where losses are, not here.
-    cost = costs(logits.float(), boxes.float(), target).nan_to_num(1e6, 1e6, -1e6)
+    cost = costs(logits.float(), boxes.to(target["boxes"].dtype), target).nan_to_num(1e6, 1e6, -1e6)
     queries, objects = linear_sum_assignment(cost.cpu().numpy())
     return torch.as_tensor(queries, device=logits.device), torch.as_tensor(objects, device=logits.device)
 

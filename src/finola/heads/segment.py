@@ -15,6 +15,7 @@ from finola.heads.detect import image_sizes, keep_encoder
 from finola.heads.found import Found
 from finola.pretrained import Pretrained
 
+HEAD = "mask-rcnn"
 WIDTH, LEVELS = 256, ("1/4", "1/8", "1/16", "1/32", "1/64")
 
 
@@ -23,7 +24,7 @@ class Segmenter(nn.Module, Pretrained):
 
     Anchors and the scale at which boxes change levels follow `size`, and are the usual ones at 800.
 
-    >>> model = Segmenter("mf-w720", ["cat", "dog"], size=(64, 96)).eval()
+    >>> model = Segmenter("mf-w720", classes=["cat", "dog"], size=(64, 96)).eval()
     >>> [found] = model.find(torch.rand(1, 3, 64, 96))
     >>> found.masks.shape[1:]
     torch.Size([64, 96])
@@ -32,6 +33,7 @@ class Segmenter(nn.Module, Pretrained):
     def __init__(
         self,
         encoder: str = "mf-w720",
+        head: str = HEAD,
         classes: Sequence[str] = ("object",),
         *,
         frozen: bool = True,
@@ -39,31 +41,15 @@ class Segmenter(nn.Module, Pretrained):
         size: Sequence[int] = (800, 1333),
     ) -> None:
         super().__init__()
-        from torchvision.models.detection import MaskRCNN
-        from torchvision.models.detection.rpn import AnchorGenerator
-        from torchvision.ops import MultiScaleRoIAlign
-
+        if head != HEAD:
+            raise ValueError(f"there is no segmentation head {head!r}: use {HEAD}.")
         if not classes:
             raise ValueError("a segmenter needs the names of its classes, and got none.")
-        self.encoder_name, self.head_name, self.classes = encoder, "mask-rcnn", list(classes)
+        self.encoder_name, self.head_name, self.classes = encoder, head, list(classes)
         self.frozen, self.encoder_norms = frozen, encoder_norms
         self.size = (int(size[0]), int(size[1]))
         self.encoder = build_encoder(encoder, (256, 256)).requires_grad_(not frozen)
-        self.pyramid = Pyramid(self.encoder, encoder)
-        unit = self.size[0] / 800
-        anchors = tuple((max(4, round(side * unit)),) for side in (32, 64, 128, 256, 512))
-        pools = [
-            MultiScaleRoIAlign(list(LEVELS[:4]), side, 2, canonical_scale=max(1, round(224 * unit))) for side in (7, 14)
-        ]
-        parts = MaskRCNN(
-            self.pyramid,
-            num_classes=len(self.classes) + 1,  # the first is background
-            rpn_anchor_generator=AnchorGenerator(anchors, ((0.5, 1.0, 2.0),) * len(anchors)),
-            box_roi_pool=pools[0],
-            mask_roi_pool=pools[1],
-        )
-        # Its own resizing and normalising would come on top of ours.
-        self.proposals, self.regions = parts.rpn, parts.roi_heads
+        self.head = MaskRCNNHead(self.encoder, encoder, len(self.classes), self.size[0])
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Segmenter:
@@ -79,31 +65,57 @@ class Segmenter(nn.Module, Pretrained):
             {"boxes": target["boxes"], "labels": target["labels"] + 1, "masks": target["masks"].to(torch.uint8)}
             for target in targets
         ]
-        listed = self._listed(images, sizes)
-        maps = self.pyramid(self.encoder.stages(images))  # type: ignore[operator]
-        proposals, first = self.proposals(listed, maps, wanted)
-        _, second = self.regions(maps, proposals, listed.image_sizes, wanted)
-        return {name.removeprefix("loss_"): value for name, value in {**first, **second}.items()}
+        stages = self.encoder.stages(images)  # type: ignore[operator]
+        _, losses = self.head(images, stages, image_sizes(images, sizes), wanted)
+        return {name.removeprefix("loss_"): value for name, value in losses.items()}
 
     @torch.no_grad()
     def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
         """At most 100 objects in each image, the surest first, in its pixels."""
         from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-        listed = self._listed(images, sizes)
-        maps = self.pyramid(self.encoder.stages(images))  # type: ignore[operator]
-        proposals, _ = self.proposals(listed, maps)
-        results, _ = self.regions(maps, proposals, listed.image_sizes)
+        own = image_sizes(images, sizes)
+        results, _ = self.head(images, self.encoder.stages(images), own)  # type: ignore[operator]
         found = []
-        for result, size in zip(results, listed.image_sizes, strict=True):
+        for result, size in zip(results, own, strict=True):
             masks = paste_masks_in_image(result["masks"], result["boxes"], size)[:, 0] >= 0.5
             found.append(Found(result["boxes"], result["scores"], result["labels"] - 1, masks))
         return found
 
-    def _listed(self, images: Tensor, sizes: Tensor | None) -> Any:
+
+class MaskRCNNHead(nn.Module):
+    """All of Mask R-CNN behind the encoder: pyramid, proposals, boxes and masks."""
+
+    def __init__(self, encoder: nn.Module, name: str, classes: int, short: int) -> None:
+        super().__init__()
+        from torchvision.models.detection import MaskRCNN
+        from torchvision.models.detection.rpn import AnchorGenerator
+        from torchvision.ops import MultiScaleRoIAlign
+
+        self.pyramid = Pyramid(encoder, name)
+        unit = short / 800
+        anchors = tuple((max(4, round(side * unit)),) for side in (32, 64, 128, 256, 512))
+        scale = max(1, round(224 * unit))
+        parts = MaskRCNN(
+            self.pyramid,
+            num_classes=classes + 1,  # the first is background
+            rpn_anchor_generator=AnchorGenerator(anchors, ((0.5, 1.0, 2.0),) * len(anchors)),
+            box_roi_pool=MultiScaleRoIAlign(list(LEVELS[:4]), 7, 2, canonical_scale=scale),
+            mask_roi_pool=MultiScaleRoIAlign(list(LEVELS[:4]), 14, 2, canonical_scale=scale),
+        )
+        # Its own resizing and normalising would come on top of ours.
+        self.proposals, self.regions = parts.rpn, parts.roi_heads
+
+    def forward(
+        self, images: Tensor, stages: Sequence[Tensor], sizes: list[tuple[int, int]], targets: Any = None
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        """What was found, and in training the losses."""
         from torchvision.models.detection.image_list import ImageList
 
-        return ImageList(images, image_sizes(images, sizes))
+        maps = self.pyramid(stages)
+        proposals, first = self.proposals(ImageList(images, sizes), maps, targets)
+        results, second = self.regions(maps, proposals, sizes, targets)
+        return results, {**first, **second}
 
 
 class Pyramid(nn.Module):
