@@ -26,6 +26,7 @@ from finola.heads.detect import Detector
 
 VIEW = Fit(192, 192)
 PHOTOS, LEAST, ENOUGH = 8, 16, 0.95
+SAMPLES = 32  # anchors and regions of each photo that Mask R-CNN learns from in a step
 
 
 def main() -> None:
@@ -99,6 +100,8 @@ def build(what: str, encoder: str, classes: list[str]) -> nn.Module:
         from finola.heads.segment import Segmenter
 
         model = Segmenter(encoder, classes=classes, frozen=False, encoder_norms=True, size=(VIEW.short, VIEW.long))
+        for part in (model.head.proposals, model.head.regions):  # 256 and 512 are meant for photos, these are stamps
+            part.fg_bg_sampler.batch_size_per_image = SAMPLES
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):  # every step sees all photos: its statistics are those of all photos
             module.momentum = 1.0

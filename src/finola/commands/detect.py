@@ -1,0 +1,88 @@
+"""finola detect: boxes, names and scores of what is in photos, drawn and as COCO writes them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+HELP = "find objects in photos by a trained detector: drawn boxes, and JSON as COCO writes it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_finder_arguments(parser, "detected")
+
+
+def add_finder_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+    parser.add_argument("photos", nargs="+", help="files, folders, or skimage:NAME")
+    parser.add_argument("-m", "--model", required=True, help="the folder of a trained model, or a hub id")
+    parser.add_argument("-o", "--out", default=out, help="folder to write to (default: %(default)s)")
+    parser.add_argument("--score", type=float, default=0.5, help="leave out what is less sure (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    run_finder(args, masks=False)
+
+
+def run_finder(args: argparse.Namespace, masks: bool) -> None:
+    import json
+
+    from finola.commands._output import print_json, print_table, progress
+    from finola.commands.reconstruct import _expand, _free_name
+    from finola.drawing import draw_objects
+    from finola.files import write_text
+    from finola.heads.finding import find_in, load_finder
+    from finola.heads.segment import Segmenter
+    from finola.images import find_photos, open_photo, photo_name, read_photo, save_photo
+
+    if not 0 <= args.score <= 1:
+        raise ValueError(f"--score is {args.score}; it lies between 0 and 1.")
+    photos = [photo for given in args.photos for photo in _expand(given, find_photos)]
+    model = load_finder(args.model)
+    if masks and not isinstance(model, Segmenter):
+        raise ValueError(f"{args.model} is a detector and draws boxes only: use finola detect, or train a segmenter.")
+    out, taken = Path(args.out), set[str]()
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    categories = [{"id": number, "name": name} for number, name in enumerate(model.classes, 1)]
+    content: dict[str, Any] = {"images": [], "annotations": [], "categories": categories}
+    for number, photo in enumerate(progress(photos, len(photos), "looking", quiet=args.json or len(photos) == 1), 1):
+        found = find_in(model, open_photo(photo), photo_name(photo), args.score)
+        found = found if masks else found._replace(masks=None)
+        original = read_photo(photo)
+        height, width = original.shape[-2:]
+        path = save_photo(draw_objects(original, found, model.classes), out / f"{_free_name(photo, taken)}.png")
+        content["images"].append({"id": number, "file_name": str(photo), "height": height, "width": width})
+        for entry in found.as_coco(number, [category["id"] for category in categories]):
+            own = {"id": len(content["annotations"]) + 1, "iscrowd": 0, "area": _area(entry)}
+            content["annotations"].append(entry | own)
+        names = [model.classes[label] for label in found.labels.tolist()]
+        rows.append({"photo": str(photo), "written": str(path), "size": [height, width], "objects": names})
+    target = out / "objects.json"
+    write_text(target, json.dumps(content) + "\n")
+    if args.json:
+        print_json(content)
+        return
+    body = [(r["photo"], "x".join(map(str, r["size"])), len(r["objects"]), tally(r["objects"])) for r in rows]
+    print_table(str(args.model), ["photo", "size", "objects", "what"], body)
+    print(f"pictures and {target.name} written to {out}")
+
+
+def tally(names: list[str]) -> str:
+    """Names with their counts, the most frequent first.
+
+    >>> tally(["dog", "cat", "dog"])
+    '2 dog, 1 cat'
+    """
+    from collections import Counter
+
+    return ", ".join(f"{count} {name}" for name, count in Counter(names).most_common()) or "-"
+
+
+def _area(entry: dict[str, Any]) -> float:
+    if "segmentation" not in entry:
+        return round(float(entry["bbox"][2] * entry["bbox"][3]), 3)
+    from pycocotools import mask as coco_mask
+
+    return float(coco_mask.area(entry["segmentation"]))
