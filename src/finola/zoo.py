@@ -135,7 +135,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _kind(config: dict[str, Any]) -> str:
     if "variant" in config:
         return "a masked model"
-    return "a classifier" if "classes" in config else "an autoencoder" if "name" in config else "an encoder"
+    if "classes" in config:
+        finders = {"mf": "a detector", "mask": "a segmenter"}
+        return finders.get(str(config["head"]).partition("-")[0], "a classifier")
+    return "an autoencoder" if "name" in config else "an encoder"
 
 
 def bundled_names() -> list[str]:

@@ -29,16 +29,16 @@ def run_finder(args: argparse.Namespace, masks: bool) -> None:
     import json
 
     from finola.commands._output import print_json, print_table, progress
-    from finola.commands.reconstruct import _expand, _free_name
+    from finola.commands.reconstruct import _free_name
     from finola.drawing import draw_objects
     from finola.files import write_text
     from finola.heads.finding import find_in, load_finder
     from finola.heads.segment import Segmenter
-    from finola.images import find_photos, open_photo, photo_name, read_photo, save_photo
+    from finola.images import named_photos, open_photo, photo_name, read_photo, save_photo
 
     if not 0 <= args.score <= 1:
         raise ValueError(f"--score is {args.score}; it lies between 0 and 1.")
-    photos = [photo for given in args.photos for photo in _expand(given, find_photos)]
+    photos = [photo for given in args.photos for photo in named_photos(given)]
     model = load_finder(args.model)
     if masks and not isinstance(model, Segmenter):
         raise ValueError(f"{args.model} is a detector and draws boxes only: use finola detect, or train a segmenter.")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from finola.autoencoder import Autoencoder
 
-HELP = "measure PSNR, SSIM and MS-SSIM of a model on photos, image by image"
+HELP = "measure a model on photos: PSNR, SSIM and MS-SSIM image by image, or COCO's AP of a detector"
 FIGURES = ("psnr", "ssim", "ms_ssim")
 
 
@@ -25,10 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from finola.commands._objects import evaluate_objects, evaluates_objects
     from finola.commands._output import print_json, print_table
     from finola.data import Whole, open_data
     from finola.zoo import load
 
+    if evaluates_objects(args.model):
+        evaluate_objects(args)
+        return
     model = load(args.model)
     dataset = open_data(args.data, args.split, transform=Whole())
     count = min(len(dataset), args.limit or len(dataset))

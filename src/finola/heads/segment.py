@@ -48,8 +48,10 @@ class Segmenter(nn.Module, Pretrained):
         self.encoder_name, self.head_name, self.classes = encoder, head, list(classes)
         self.frozen, self.encoder_norms = frozen, encoder_norms
         self.size = (int(size[0]), int(size[1]))
-        self.encoder = build_encoder(encoder, (256, 256)).requires_grad_(not frozen)
+        self.encoder = build_encoder(encoder, (256, 256))
         self.head = MaskRCNNHead(self.encoder, encoder, len(self.classes), self.size[0])
+        if frozen:
+            self.encoder.requires_grad_(False)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Segmenter:

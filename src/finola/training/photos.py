@@ -20,7 +20,7 @@ from finola.data import (
 )
 from finola.data.sources import Subset
 from finola.names import ModelConfig
-from finola.training.recipe import ON_ENCODERS, DataSection, Recipe
+from finola.training.recipe import ON_ENCODERS, ON_OBJECTS, DataSection, Recipe
 
 PATIENCE = 30  # seconds that a worker lives on after SIGTERM
 
@@ -117,6 +117,8 @@ def per_pass(recipe: Recipe, processes: int) -> int:
 
 def image_size(recipe: Recipe) -> tuple[int, int]:
     """The side of the model's images: its own, or `data.size` where the model is an encoder that takes any."""
+    if recipe.task in ON_OBJECTS:
+        return recipe.objects.short[1], recipe.objects.long
     if recipe.task in ON_ENCODERS:
         return recipe.data.size or 0, recipe.data.size or 0
     return ModelConfig.parse(recipe.model.name).image_size

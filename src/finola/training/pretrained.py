@@ -14,7 +14,7 @@ from finola.training.folder import RECIPE
 from finola.training.loggers import CURVE, read_curve
 from finola.training.photos import image_size
 from finola.training.reading import load_recipe
-from finola.training.recipe import Recipe
+from finola.training.recipe import ON_OBJECTS, Recipe
 from finola.training.task import build_task
 
 WEIGHTS = "model.safetensors"
@@ -38,6 +38,12 @@ USE = {
     ),
 }
 USE["moco"] = USE["masked"]
+USE["detect"] = USE["segment"] = (
+    "from finola.heads.finding import find_in, load_finder",
+    "from finola.images import open_photo",
+    'model = load_finder("path/to/this/folder")',
+    'find_in(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
+)
 """How a card says that its model is used, by task."""
 
 
@@ -81,9 +87,10 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
     data = recipe.data
     name = recipe.model.name or f"the encoder of {_shown(recipe.model.weights)}"
     size = show_size((data.val_size, data.val_size) if data.val_size else image_size(recipe))
+    shown = "photos resized to fit" if recipe.task in ON_OBJECTS else "centre crops of"
     rows = [f"| {key} | {value:.4g}{' dB' if key == 'PSNR' else ''} |" for key, value in _figures(curve, step).items()]
     settings = {
-        "task": f"{recipe.task}, {recipe.head.kind}" if recipe.task == "classify" else recipe.task,
+        "task": f"{recipe.task}, {recipe.head.kind}" if recipe.task in ("classify", *ON_OBJECTS) else recipe.task,
         "steps": step,
         "images per step": data.batch_size,
         "crop": f"{data.crop}, {data.crops_per_image} per photo",
@@ -112,7 +119,7 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             "## Data",
             *([f"Classes: {', '.join(recipe.classes)}.", ""] if 0 < len(recipe.classes) <= 100 else []),
             f"Trained on the train part of `{_shown(data.path)}`, validated on the val part of "
-            f"`{_shown(data.val_path or data.path)}`, centre crops of {size} pixels.",
+            f"`{_shown(data.val_path or data.path)}`, {shown} {size} pixels.",
             "",
             "## Figures",
             *(["| mean per image | |", "|---|---|", *rows] if rows else ["Not validated."]),

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 CROPS = ("resized", "random", "centre")
 CLOCKS = ("steps", "time")
-HEADS = ("lin", "tran-1", "tran-4")
+HEADS = ("lin", "tran-1", "tran-4", "mf-dec-522", "mf-dec-211", "mask-rcnn")
 ON_ENCODERS = ("classify", "moco")
 """Tasks whose model.name is an encoder's."""
+ON_OBJECTS = ("detect", "segment")
+"""Those too, but their images have no fixed size."""
 
 
 @dataclass
@@ -62,15 +64,26 @@ class MaskSection:
 
 @dataclass
 class HeadSection:
-    """Of the task `classify`: what reads classes from the encoder's map, and what keeps it from overfitting."""
+    """What reads classes or objects from the encoder's maps, and what keeps it from overfitting."""
 
-    kind: str = "lin"  # lin, tran-1, tran-4
+    kind: str = "lin"  # classify: lin, tran-1, tran-4; detect: mf-dec-522, mf-dec-211; segment: mask-rcnn
     frozen: bool = True  # the encoder stays as it is (probing); false: it is trained too (fine-tuning)
     dropout: float = 0.0
     smoothing: float = 0.0  # of labels
     mixup: float = 0.0  # the α of its Beta distribution; with cutmix on as well, each batch gets one of the two
     cutmix: float = 0.0
     erase: float = 0.0  # share of images that lose a random box
+
+
+@dataclass
+class ObjectsSection:
+    """Of the tasks `detect` and `segment`: how large photos are, and whether the encoder's statistics move."""
+
+    short: list[int] = field(default_factory=lambda: [480, 800])  # least and largest short side; the last to validate
+    long: int = 1333  # the most that a long side may have
+    step: int = 32  # between short sides
+    crop: bool = True  # every other training photo is cropped
+    encoder_norms: bool = False  # batch norms of a trained encoder follow the batches
 
 
 @dataclass
@@ -112,11 +125,12 @@ class OptimiserSection:
 
 @dataclass
 class ScheduleSection:
-    """Linear warm-up, then cosine, both per step."""
+    """Linear warm-up, then cosine or drops, both per step."""
 
     epochs: int = 100
     warmup_epochs: float = 10.0
     final: float = 0.0  # share of the peak rate that is left at the end
+    drops: list[float] = field(default_factory=list)  # epochs after which the rate is a tenth, in place of the cosine
     clock: str = "steps"  # steps: cosine over `epochs`; time: over `trainer.max_time`, however fast the machine
 
 
@@ -172,6 +186,7 @@ class Recipe:
     loss: LossSection = field(default_factory=LossSection)
     mask: MaskSection = field(default_factory=MaskSection)
     head: HeadSection = field(default_factory=HeadSection)
+    objects: ObjectsSection = field(default_factory=ObjectsSection)
     moco: MocoSection = field(default_factory=MocoSection)
     optimiser: OptimiserSection = field(default_factory=OptimiserSection)
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
@@ -193,6 +208,8 @@ def check(recipe: Recipe) -> Recipe:
         raise ValueError("the recipe has no model.name; add one such as model.name=waves+conv/256x1@16:64.")
     if recipe.task in ON_ENCODERS and not data.size:
         raise ValueError(f"the task {recipe.task} takes an encoder, which has no size of its own: add data.size=224.")
+    if len(recipe.objects.short) != 2 or not 0 < recipe.objects.short[0] <= recipe.objects.short[1]:
+        raise ValueError(f"objects.short is {recipe.objects.short}; it is the least and the largest short side.")
     if recipe.model.init not in (None, "random", "waves"):
         raise ValueError(f"model.init is {recipe.model.init!r}; it is waves, random, or left out.")
     for key, value, known in (

@@ -1,4 +1,4 @@
-"""The learning rate over a run: linear warm-up, then half a cosine, per step."""
+"""The learning rate over a run: linear warm-up, then half a cosine or drops, per step."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ def rate_factor(step: int, warmup: int, progress: float, final: float = 0.0) -> 
 def by_steps(total: int, warmup: int, final: float) -> Callable[[int], float]:
     """The factor as a function of the step, the cosine ending with the last of `total` steps."""
     return lambda step: rate_factor(step, warmup, (step - warmup) / max(1, total - warmup), final)
+
+
+def by_drops(drops: list[int], warmup: int) -> Callable[[int], float]:
+    """Warm-up, then the whole rate, and from each of these steps on a tenth of what it was.
+
+    >>> [round(by_drops([2, 4], warmup=0)(step), 3) for step in range(5)]
+    [1.0, 1.0, 0.1, 0.1, 0.01]
+    """
+    return lambda step: min(1.0, (step + 1) / max(1, warmup)) * 0.1 ** sum(step >= drop for drop in drops)
 
 
 def by_time(share: Callable[[], float], warmup: int, final: float) -> Callable[[int], float]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
-from finola.heads import Classifier
 from finola.names import nearest
 from finola.training.recipe import ModelSection
 from finola.zoo import encoder_name, find_trained, load, read_config
@@ -33,7 +33,7 @@ def begin_encoder(encoder: nn.Module, folder: Path) -> None:
     _copy(encoder, _part(load_file(folder / "model.safetensors"), "encoder."))
 
 
-def begin_head(model: Classifier, folder: Path) -> bool:
+def begin_head(model: Any, folder: Path) -> bool:
     """Copy the encoder; where a head of the same kind and size stands on it, that too (a probe starts fine-tuning)."""
     state = load_file(folder / "model.safetensors")
     _copy(model.encoder, _part(state, "encoder."))

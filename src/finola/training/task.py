@@ -18,13 +18,15 @@ from finola.names import nearest
 from finola.training.optimiser import build_optimiser
 from finola.training.photos import Photos
 from finola.training.recipe import Recipe
-from finola.training.schedule import by_steps, by_time
+from finola.training.schedule import by_drops, by_steps, by_time
 
 TASKS = {
     "reconstruction": "finola.training.reconstruction:Reconstruction",
     "masked": "finola.training.masked:Masked",
     "classify": "finola.training.classification:Classify",
     "moco": "finola.training.moco:Contrast",
+    "detect": "finola.training.detection:Detect",
+    "segment": "finola.training.detection:Segment",
 }
 """Where each task of a recipe lives; another task is another line."""
 
@@ -106,7 +108,9 @@ class Task(LightningModule):
         # Not Lightning's estimated_stepping_batches: that opens the loader before a resumed run has found its place.
         per_epoch = self.trainer.datamodule.steps_per_epoch  # type: ignore[attr-defined]
         total, warmup = per_epoch * schedule.epochs, round(per_epoch * schedule.warmup_epochs)
-        if schedule.clock == "time":
+        if schedule.drops:
+            factor = by_drops([round(per_epoch * epoch) for epoch in schedule.drops], warmup)
+        elif schedule.clock == "time":
             factor = by_time(lambda: self.share_of_time, warmup, schedule.final)
         else:
             factor = by_steps(total, warmup, schedule.final)

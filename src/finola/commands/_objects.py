@@ -1,0 +1,60 @@
+"""What finola evaluate does with a detector or a segmenter: COCO's twelve figures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def evaluates_objects(model: str) -> bool:
+    """Whether a model is a trained detector or segmenter."""
+    from finola.heads.finding import is_finder
+    from finola.zoo import find_trained, read_config
+
+    folder = find_trained(model)
+    return folder is not None and is_finder(read_config(folder))
+
+
+def evaluate_objects(args: argparse.Namespace) -> None:
+    import json
+
+    from finola.commands._output import print_json, print_table, progress
+    from finola.data.objects import Fit, ObjectDataset
+    from finola.data.opening import open_data
+    from finola.files import write_text
+    from finola.heads.average_precision import FIGURES
+    from finola.heads.finding import load_finder, measure
+
+    model = load_finder(args.model)
+    source = open_data(args.data, args.split).source
+    dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
+    if not any(category >= 0 for category in dataset.categories):
+        raise ValueError(f"{source.where} has none of the classes of {args.model}, so there is nothing to measure.")
+    count = min(len(dataset), args.limit or len(dataset))
+    found = measure(model, dataset, progress(range(count), count, "evaluating", quiet=args.json))
+    results = found.pop("results")
+    summary: dict[str, Any] = {"model": args.model, "encoder": model.encoder_name, "head": model.head_name}
+    summary |= {"data": args.data, "split": args.split} | found
+    summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
+    summary["left_out"] = dataset.left_out()
+    if args.out:
+        out = Path(args.out)
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_text(out / "results.json", json.dumps(results) + "\n")
+    if args.json:
+        print_json(summary)
+        return
+    kinds = [kind for kind in ("boxes", "masks") if kind in summary]
+    body = [(name, *(_shown(summary[kind][name]) for kind in kinds)) for name in FIGURES]
+    title = f"{model.encoder_name} + {model.head_name} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
+    print_table(title, ["figure", *kinds], body)
+    for sentence in filter(None, (dataset.report(), *summary["left_out"])):
+        print(sentence)
+    if args.out:
+        print(f"summary.json and results.json written to {args.out}")
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
