@@ -91,7 +91,7 @@ def load_classifier(name: str | Path) -> Classifier:
     if folder is None:
         raise FileNotFoundError(f"no classifier {str(name)!r} here, and it is no hub id: train one with finola train.")
     config = read_config(folder)
-    if "head" not in config or "classes" not in config:
+    if _kind(config) != "a classifier":
         raise ValueError(
             f"{name} names no classes: it is {_kind(config)}. Train a head on it with finola train probe/…."
         )

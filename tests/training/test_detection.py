@@ -108,6 +108,11 @@ def test_detect_draws_and_writes_coco(detector: Path, boxes: Path, tmp_path: Pat
     assert main(["segment", *photos, "-m", str(detector)]) == 2
     assert "is a detector and draws boxes only" in capsys.readouterr().err
     assert main(["detect", *photos, "-m", str(detector), "--score", "7"]) == 2
+    (tmp_path / "broken.png").write_text("no photo")
+    given = [str(tmp_path / "broken.png"), photos[0]]
+    assert main(["detect", *given, "-m", str(detector), "-o", str(tmp_path / "rest"), "--json"]) == 2
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["images"]) == 3 and "broken.png cannot be read as a photo" in said.err
 
 
 def test_a_segmenter_trains_finds_and_is_measured(boxes: Path, tmp_path: Path, capsys):

@@ -21,12 +21,14 @@ def add_finder_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> None:
-    run_finder(args, masks=False)
+def run(args: argparse.Namespace) -> int:
+    return run_finder(args, masks=False)
 
 
-def run_finder(args: argparse.Namespace, masks: bool) -> None:
+def run_finder(args: argparse.Namespace, masks: bool) -> int:
+    """Photos that cannot be read are told one by one, and the exit code is 2."""
     import json
+    import sys
 
     from finola.commands._output import print_json, print_table, progress
     from finola.commands.reconstruct import _free_name
@@ -42,15 +44,20 @@ def run_finder(args: argparse.Namespace, masks: bool) -> None:
     model = load_finder(args.model)
     if masks and not isinstance(model, Segmenter):
         raise ValueError(f"{args.model} is a detector and draws boxes only: use finola detect, or train a segmenter.")
-    out, taken = Path(args.out), set[str]()
+    out, taken, failed = Path(args.out), set[str](), 0
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     categories = [{"id": number, "name": name} for number, name in enumerate(model.classes, 1)]
     content: dict[str, Any] = {"images": [], "annotations": [], "categories": categories}
     for number, photo in enumerate(progress(photos, len(photos), "looking", quiet=args.json or len(photos) == 1), 1):
-        found = find_in(model, open_photo(photo), photo_name(photo), args.score)
+        try:
+            found = find_in(model, open_photo(photo), photo_name(photo), args.score)
+            original = read_photo(photo)
+        except (ValueError, OSError) as error:
+            print(f"finola {args.verb}: {error}", file=sys.stderr)
+            failed += 1
+            continue
         found = found if masks else found._replace(masks=None)
-        original = read_photo(photo)
         height, width = original.shape[-2:]
         path = save_photo(draw_objects(original, found, model.classes), out / f"{_free_name(photo, taken)}.png")
         content["images"].append({"id": number, "file_name": str(photo), "height": height, "width": width})
@@ -63,10 +70,11 @@ def run_finder(args: argparse.Namespace, masks: bool) -> None:
     write_text(target, json.dumps(content) + "\n")
     if args.json:
         print_json(content)
-        return
+        return 2 if failed else 0
     body = [(r["photo"], "x".join(map(str, r["size"])), len(r["objects"]), tally(r["objects"])) for r in rows]
     print_table(str(args.model), ["photo", "size", "objects", "what"], body)
     print(f"pictures and {target.name} written to {out}")
+    return 2 if failed else 0
 
 
 def tally(names: list[str]) -> str:

@@ -13,5 +13,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_finder_arguments(parser, "segmented")
 
 
-def run(args: argparse.Namespace) -> None:
-    run_finder(args, masks=True)
+def run(args: argparse.Namespace) -> int:
+    return run_finder(args, masks=True)
