@@ -116,7 +116,8 @@ def test_detect_draws_and_writes_coco(detector: Path, boxes: Path, tmp_path: Pat
 
 
 def test_a_segmenter_trains_finds_and_is_measured(boxes: Path, tmp_path: Path, capsys):
-    recipe = own(boxes, "task=segment", "head.kind=mask-rcnn", "schedule.epochs=1", "data.batch_size=8")
+    recipe = own(boxes, "task=segment", "head.kind=mask-rcnn", "schedule.epochs=1", "data.batch_size=2")
+    recipe.data.limit, recipe.data.val_limit = 2, 1
     outcome = train(recipe, tmp_path / "run", quiet=True)
     assert {"val/mask_ap", "val/ap", "train/mask"} <= outcome.figures.keys() and "mask_ap" in outcome.best
     photo = str(boxes / "val2017" / "1.png")

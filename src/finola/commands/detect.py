@@ -47,7 +47,7 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
     out, taken, failed = Path(args.out), set[str](), 0
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    categories = [{"id": number, "name": name} for number, name in enumerate(model.classes, 1)]
+    categories: list[dict[str, Any]] = [{"id": number, "name": name} for number, name in enumerate(model.classes, 1)]
     content: dict[str, Any] = {"images": [], "annotations": [], "categories": categories}
     for number, photo in enumerate(progress(photos, len(photos), "looking", quiet=args.json or len(photos) == 1), 1):
         try:

@@ -70,7 +70,7 @@ def measure(model: Finder, dataset: ObjectDataset, indices: Iterable[int]) -> di
     results: list[dict[str, Any]] = []
     seen: list[int] = []
     for index in indices:
-        item = dataset[0, index]
+        item: Any = dataset[0, index]
         if item.replaced:
             continue
         seen.append(index)

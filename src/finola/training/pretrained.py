@@ -20,7 +20,7 @@ from finola.training.task import build_task
 WEIGHTS = "model.safetensors"
 PRECISE = "analysis"  # inverts nearly dependent waves: in half precision it costs 2 dB, everything else 0.0001
 
-USE = {
+USE: dict[str, tuple[str, ...]] = {
     "reconstruction": (
         "import finola",
         'model = finola.load("path/to/this/folder")',
