@@ -35,7 +35,7 @@ def draw_objects(image: Tensor, found: Found, names: Sequence[str]) -> Tensor:
     if found.masks is not None:
         picture = _masked(picture, found.masks, labels, order)
     pen = ImageDraw.Draw(picture)
-    line = max(1, round(max(picture.size) / 320))
+    line = max(2, round(max(picture.size) / 320))
     font = ImageFont.load_default(size=max(10, round(max(picture.size) / 45)))
     captions = []
     for number in order:

@@ -65,7 +65,7 @@ def cheapest(scene) -> tuple[float, tuple[int, ...]]:
 
 
 @given(scenes())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_assignment_is_cheaper(scene):
     logits, boxes, target = as_tensors(scene)
     queries, objects = match(logits, boxes, target)
@@ -75,7 +75,7 @@ def test_no_assignment_is_cheaper(scene):
 
 
 @given(scenes(), scenes())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_loss_is_the_sum_of_its_terms(first, second):
     pair = [as_tensors(scene) for scene in (first, second)]
     predictions = Predictions(torch.stack([p[0] for p in pair])[None], torch.stack([p[1] for p in pair])[None])
