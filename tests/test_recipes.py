@@ -36,7 +36,7 @@ def reduced(recipe: Recipe) -> Recipe:
     return replace(recipe, model=replace(recipe.model, name=str(small)))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("detection/")])
 def test_every_recipe_takes_a_step(name: str) -> None:
     recipe = replace(reduced(loaded(name)), name="", about="", paper_psnr=None)
     if repr(recipe) not in STEPPED:

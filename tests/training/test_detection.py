@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from cocos import rectangle, write_coco
 from training.runs import TINY
 
 from finola.cli import main
+from finola.data.objects import ObjectBatch
 from finola.heads.finding import find_in, load_finder
 from finola.images import open_photo
 from finola.training import load_recipe, train
-from finola.training.reading import list_recipes
+from finola.training.optimiser import build_optimiser
+from finola.training.reading import list_recipes, settings_of
+from finola.training.task import build_task
 from finola.zoo import load_encoder
 
 OWN = (
@@ -141,8 +145,38 @@ def test_photos_without_objects_are_refused(tmp_path: Path):
         train(own(Path("smoke"), "data.limit=8"), tmp_path / "run", quiet=True)
 
 
-@pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("detection/")])
-def test_recipes_name_heads_that_exist(name: str):
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("detection/") and "w720" in name])
+def test_every_recipe_takes_a_step_that_teaches_all_it_trains(name: str):
     recipe = load_recipe(name)
     assert recipe.task == ("segment" if "mask-rcnn" in name else "detect")
-    assert recipe.head.kind in name.replace("/dec", "/mf-dec").replace("finetune", "mf-dec")
+    small = replace(recipe.objects, short=[32, 32], long=32)
+    model = replace(recipe.model, name="test_resnet")
+    task = build_task(replace(recipe, model=model, objects=small, classes=["box", "bar"])).train()
+    optimiser = build_optimiser(task.model, recipe)
+    target = {"labels": torch.tensor([1]), "boxes": torch.tensor([[4.0, 4.0, 20.0, 28.0]])}
+    target["masks"] = torch.ones(1, 32, 32, dtype=torch.bool)
+    images, sizes = torch.rand(2, 3, 32, 32), torch.tensor([[32, 32]] * 2)
+    batch = ObjectBatch(images, sizes, [target] * 2, torch.arange(2), torch.zeros(2, dtype=torch.bool))
+    loss = torch.stack(list(task.losses(images, batch).values())).sum()
+    loss.backward()
+    optimiser.step()
+    assert loss.isfinite()
+    without = [key for key, p in task.model.named_parameters() if p.requires_grad and p.grad is None]
+    assert not without, f"these would stop several processes from training together: {without}"
+
+
+@pytest.mark.parametrize("head", ["522", "211"])
+@pytest.mark.parametrize("width", ["720", "1440", "2880"])
+def test_recipes_have_the_paper_s_settings(head: str, width: str):
+    probe, tuned = (settings_of(load_recipe(f"detection/{kind}-{head}-w{width}")) for kind in ("dec", "finetune"))
+    shared = {"data.batch_size": 16, "optimiser.weight_decay": 1e-4, "head.dropout": 0.1, "objects.short": [480, 800]}
+    shared |= {
+        "head.kind": f"mf-dec-{head}",
+        "model.name": f"mf-w{width}",
+        "objects.long": 1333,
+        "optimiser.kind": "adamw",
+    }
+    assert {key: probe[key] for key in shared} == {key: tuned[key] for key in shared} == shared
+    own = ("head.frozen", "optimiser.rate", "schedule.epochs", "schedule.drops")
+    assert [probe[key] for key in own] == [True, 1e-4, 500, [400]]
+    assert [tuned[key] for key in own] == [False, 1e-5, 200, [150]]
