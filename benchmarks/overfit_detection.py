@@ -1,6 +1,7 @@
 """Can the detector and the segmenter learn at all? Eight photos by heart: AP50 of boxes and masks, encoder trained too.
 
-    python benchmarks/overfit_detection.py detect --data coco_mini --out results/overfit-detect.json
+    python benchmarks/overfit_detection.py detect --steps 1200 --every 50 --out results/overfit-detect.json
+    python benchmarks/overfit_detection.py segment --steps 600 --every 25 --rate 5e-4 --clip 1 --out FILE
 
 The first eight train photos whose boxes all measure at least 16 pixels once the long side is 192, in one batch, without
 dropout or augmentation, from random weights.
@@ -72,6 +73,7 @@ def main() -> None:
         "clip": args.clip,
         "seed": args.seed,
         "steps": curve[-1]["step"],
+        "most_steps": args.steps,
         "figures": figures,
         "curve": curve,
     }
