@@ -48,8 +48,8 @@ def card(name: str) -> str:
         f"## Training\n{_training(name, recipe, summary)}\n",
         f"## Figures\n{_figures(name)}\n",
     ]
-    if (BUNDLED / name / "speeds.png").exists():
-        parts.append("## Waves\n![The speeds of its waves in the complex plane](speeds.png)\n")
+    if (BUNDLED / name / "speeds.jpg").exists():
+        parts.append("## Waves\n![The speeds of its waves in the complex plane](speeds.jpg)\n")
     return "\n".join([*parts, TERMS])
 
 
@@ -68,7 +68,7 @@ def _training(name: str, recipe: dict[str, Any], summary: dict[str, Any]) -> str
         f"{hours:.2f} hours, on two CPU cores that other work shared. Seed {recipe['seed']}. "
         f"The curve and the recipe are in `results/train-{name}`."
     )
-    return text + ("\n\n" + notes.read_text().strip() if notes.exists() else "")
+    return text + ("\n\n" + notes.read_text().partition("\n\n")[2].strip() if notes.exists() else "")
 
 
 def _figures(name: str) -> str:
@@ -89,7 +89,7 @@ def main() -> None:
         config = read_config(BUNDLED / name)
         if "classes" not in config:
             found, photo = waves(load(name)), read_photo("skimage:astronaut")
-            plot_waves(found, found.residual([photo]), photo[None], BUNDLED / name / "speeds.png")
+            plot_waves(found, found.residual([photo]), photo[None], BUNDLED / name / "speeds.jpg")
         (BUNDLED / name / "README.md").write_text(card(name))
         print(BUNDLED.name + f"/{name}/README.md")
 

@@ -51,6 +51,11 @@ went from 1.29 to 1.00 CPU seconds per 32 images (one thread, in turns). Denorma
 
 
 def study() -> str:
+    if not (RESULTS / "study-imagenette128.json").exists():
+        return (
+            "\n## A study on two cores\n\n`python benchmarks/study.py` compares FINOLA, masked E and B, MoCo-v2, "
+            "labels and no pre-training on one encoder with two seeds. It has not been run to its end yet.\n"
+        )
     found = json.loads((RESULTS / "study-imagenette128.json").read_text())
     lines = [
         "\n## A study on two cores\n",

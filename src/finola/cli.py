@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         print(f"finola {args.verb}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain once more at its end
+        return 0
     except KeyboardInterrupt:
         print(f"finola {args.verb}: stopped.", file=sys.stderr)
         return 130

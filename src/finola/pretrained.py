@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from huggingface_hub import PyTorchModelHubMixin
 
 
 class Pretrained(PyTorchModelHubMixin, library_name="finola", license="apache-2.0"):
     """`save_pretrained`, `from_pretrained` and `push_to_hub`, safetensors only."""
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:
+        """As the mixin's, without its chatter on standard output, from which others read JSON."""
+        with redirect_stdout(io.StringIO()):
+            model: Self = super().from_pretrained(*args, **kwargs)
+        return model
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
         """Write config.json and model.safetensors, each beside its target and then renamed."""

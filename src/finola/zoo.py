@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,8 +51,7 @@ def load(name: str | Path) -> Autoencoder:
         config = read_config(folder)
         if "name" not in config or "variant" in config:
             raise ValueError(f"{text} does not draw pictures by itself: it is {_kind(config)}.")
-        with redirect_stdout(sys.stderr):  # the hub's chatter is not for those who read JSON from us
-            model: Autoencoder = Autoencoder.from_pretrained(str(folder))
+        model: Autoencoder = Autoencoder.from_pretrained(str(folder))
         return model.eval()
     if "@" in text:
         if not text.startswith("waves"):
@@ -95,8 +92,7 @@ def load_classifier(name: str | Path) -> Classifier:
         raise ValueError(
             f"{name} names no classes: it is {_kind(config)}. Train a head on it with finola train probe/…."
         )
-    with redirect_stdout(sys.stderr):
-        model: Classifier = Classifier.from_pretrained(str(folder))
+    model: Classifier = Classifier.from_pretrained(str(folder))
     return model.eval()
 
 

@@ -20,6 +20,12 @@ def test_flops_are_those_of_torch_s_own_counter() -> None:
     assert sum(counted.flops.values()) == flops(step)
 
 
+def test_a_grouped_convolution_s_backward_is_twice_its_forward() -> None:
+    layer, images = torch.nn.Conv2d(8, 8, 3, groups=8, bias=False), torch.rand(2, 8, 10, 10, requires_grad=True)
+    forward = flops(lambda: layer(images))
+    assert forward == 2 * 2 * 8 * 8 * 8 * 9 and flops(lambda: layer(images).sum().backward()) == 3 * forward
+
+
 def test_a_view_moves_nothing_and_a_sum_reads_everything_once() -> None:
     x = torch.rand(1000)
     with Roofline() as counted:

@@ -46,10 +46,18 @@ def flops(work: Callable[[], object]) -> int:
     >>> flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
     60
     """
-    packed = {torch.ops.mkl._mkl_linear: _packed_flops} if hasattr(torch.ops.mkl, "_mkl_linear") else {}
-    with FlopCounterMode(display=False, custom_mapping=packed) as counter:
+    own: dict[Any, Callable[..., int]] = {torch.ops.aten.convolution_backward: convolution_backward_flops}
+    if hasattr(torch.ops.mkl, "_mkl_linear"):
+        own[torch.ops.mkl._mkl_linear] = _packed_flops
+    with FlopCounterMode(display=False, custom_mapping=own) as counter:
         work()
     return counter.get_total_flops()
+
+
+def convolution_backward_flops(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
+    """As many as forward for the images and for the weight; torch's own count forgets groups."""
+    asked = rest[-1]  # (images, weight, bias)
+    return 2 * math.prod(gradient) * math.prod(weight[1:]) * (int(asked[0]) + int(asked[1]))
 
 
 def _packed_flops(rows: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from finola.bench.machine import timed
+from finola.bench.machine import convolution_backward_flops, timed
 
 FREE = ("view", "expand", "permute", "transpose", "slice", "select", "detach", "alias", "unsqueeze", "squeeze", "t")
 """Operations that move no bytes."""
@@ -47,13 +47,20 @@ class Roofline(TorchDispatchMode):
             return result
         tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
         moved = sum({id(t): t.nbytes for t in tensors if t.layout == torch.strided}.values())
-        count = flop_registry.get(func.overloadpacket)
-        work = int(count(*args, **(kwargs or {}), out_val=result)) if count else 0
+        work = self._flops_of(func, args, kwargs or {}, result)
         kind = _kind(kind, args)
         self.flops[kind] += work
         self.bytes[kind] += moved
         self.calls.append((kind, work, moved))
         return result
+
+    @staticmethod
+    def _flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+        if func.overloadpacket is torch.ops.aten.convolution_backward:
+            gradient, images, weight = (tensor.shape for tensor in args[:3])
+            return convolution_backward_flops(gradient, images, weight, *args[3:])
+        count = flop_registry.get(func.overloadpacket)
+        return int(count(*args, **kwargs, out_val=result)) if count else 0
 
     def seconds(self, flops_per_second: float, bytes_per_second: float) -> dict[str, float]:
         """The least time by kind: every call takes as long as its arithmetic or its memory traffic, the longer."""

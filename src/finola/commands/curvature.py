@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,8 +68,7 @@ def load_any(word: str) -> Autoencoder | MaskedFinola:
 
     config = Path(word).expanduser() / "config.json"
     if config.is_file() and "variant" in json.loads(config.read_text()):
-        with redirect_stdout(sys.stderr):  # the hub's chatter is not for those who read JSON from us
-            masked: MaskedFinola = MaskedFinola.from_pretrained(str(config.parent))
+        masked: MaskedFinola = MaskedFinola.from_pretrained(str(config.parent))
         return masked.eval()
     return load(word)
 

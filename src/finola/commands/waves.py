@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +47,7 @@ def run(args: argparse.Namespace) -> None:
     if not photos:
         raise ValueError(f"{args.images} holds no photo to measure.")
     taken = photos[: args.limit]
-    with redirect_stdout(sys.stderr):  # huggingface_hub prints while it loads, and standard output is ours
-        found = waves(load(args.model))
+    found = waves(load(args.model))
 
     first: list[Tensor] = []
 

@@ -247,7 +247,7 @@ class MobileFormer(nn.Module):
         self.last_mobile_to_former = last if spec.last_mobile_to_former else None
         self.last_conv = nn.Sequential(_conv_bn(inputs, spec.channels, 1), nn.ReLU6())
         self.reset_parameters()
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(memory_format=torch.channels_last)
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.tokens)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +38,7 @@ def load_finder(name: str | Path) -> Finder:
     if not is_finder(config):
         raise ValueError(f"{name} finds no objects: a detector's head is {', '.join(DECODERS)}, a segmenter's {HEAD}.")
     kind = Segmenter if config["head"] == HEAD else Detector
-    with redirect_stdout(sys.stderr):  # the hub's chatter is not for those who read JSON from us
-        model: Finder = kind.from_pretrained(str(folder))
+    model: Finder = kind.from_pretrained(str(folder))
     return model.eval()
 
 

@@ -31,24 +31,31 @@ class MuonAdamW(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        every = self.param_groups
+        for group in every:
             if group.get("muon"):
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         self._move(parameter, group)
-        super().step()
+        self.param_groups = [group for group in every if not group.get("muon")]
+        try:
+            super().step()
+        finally:
+            self.param_groups = every
         return loss
 
     def _move(self, parameter: Tensor, group: dict[str, Any], momentum: float = 0.95) -> None:
         gradient, state = parameter.grad, self.state[parameter]
         assert gradient is not None
-        mean = state.setdefault("mean", torch.zeros_like(parameter)).lerp_(gradient, 1 - momentum)
+        if not state:  # the names that AdamW looks for when a checkpoint is loaded
+            state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(parameter)
+        state["step"] += 1
+        mean = state["exp_avg"].lerp_(gradient, 1 - momentum)
         ahead = gradient.lerp(mean, momentum).flatten(1)  # Nesterov
         rows, columns = ahead.shape
         step = orthogonalised(ahead).reshape(parameter.shape)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(step, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
-        parameter.grad = None  # so that AdamW leaves it alone
 
 
 def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
