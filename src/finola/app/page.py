@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
 import gradio as gr
@@ -196,7 +196,15 @@ def _shown(take: Callable[[], Photo], model: str, quality: int) -> tuple[Any, st
 
 def start(model: str, quality: int) -> tuple[Any, str, Any]:
     """The photo that a new visitor finds."""
-    return _shown(lambda: example(FIRST), model, quality)
+    photo, words = _taken(lambda: example(FIRST))
+    return photo, words, first_comparison(model, int(quality))
+
+
+@lru_cache(maxsize=16)
+def first_comparison(model: str, quality: int) -> str:
+    """Drawn once for all visitors: the example is nobody's own."""
+    photo = example(FIRST)
+    return markup.comparison(photo, *rebuild(photo, open_model(model), quality), model)
 
 
 def receive(path: str, model: str, quality: int) -> tuple[Any, ...]:

@@ -111,12 +111,10 @@ def _warm_up() -> None:
     """Load the first model and run it once, so that the first visitor does not wait; its statistics follow."""
     from PIL import Image
 
-    from finola.app.models import names, open_model, statistics
-    from finola.app.page import FIRST
-    from finola.app.photos import example
-    from finola.app.rebuild import rebuild
+    from finola.app.models import names, statistics
+    from finola.app.page import first_comparison
 
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a visitor is told; the terminal need not be
     first = names()[0]
-    rebuild(example(FIRST), open_model(first), quality=50)
+    first_comparison(first, 50)
     threading.Thread(target=statistics, args=(first,), daemon=True).start()
