@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from finola.data import CentreCrop, PhotoDataset, make_loader, open_data
-from finola.data.sources import Subset
+from finola.data import CentreCrop, make_loader, open_data
+from finola.data.sources import evenly
 from finola.heads import build_head
 
 PROBES = ("knn", "lin", "tran-1", "tran-4")
@@ -51,8 +50,7 @@ def extract(
     dataset = open_data(data, split, transform=CentreCrop(size))
     if not dataset.classes:
         raise ValueError(f"{dataset.source.where} has no labels to probe with: give class folders or a label column.")
-    if limit is not None and limit < len(dataset):  # evenly spread: photos may lie sorted by class
-        dataset.source = Subset(dataset.source, np.linspace(0, len(dataset) - 1, limit).round().astype(int))
+    dataset.source = evenly(dataset.source, limit)
     device = next(encoder.parameters()).device
     was_training = encoder.training
     encoder.eval()
@@ -67,7 +65,7 @@ def extract(
             maps.append(torch.stack([encoder(view).half().cpu() for view in views]))
             labels.append(batch.labels[known])
     encoder.train(was_training)
-    return Features(torch.cat(maps, 1), torch.cat(labels), _names(dataset))
+    return Features(torch.cat(maps, 1), torch.cat(labels), dataset.class_names)
 
 
 def knn(train: Features, test: Features, neighbours: int = 20, temperature: float = 0.07) -> float:
@@ -128,7 +126,3 @@ def accuracy(head: nn.Module, test: Features) -> float:
     for maps, labels in zip(test.maps[0].split(250), test.labels.split(250), strict=True):
         right += int((head(maps.float()).argmax(1) == labels).sum())
     return right / len(test.labels)
-
-
-def _names(dataset: PhotoDataset) -> list[str]:
-    return [dataset.classes.get(number, str(number)) for number in range(dataset.num_classes)]

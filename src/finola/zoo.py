@@ -74,10 +74,14 @@ def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> 
     if folder is None:
         return build_encoder(str(name), image_size)
     encoder = build_encoder(encoder_name(folder), image_size)
-    state = load_file(folder / "model.safetensors")
-    own = {key.removeprefix("encoder."): value for key, value in state.items() if key.startswith("encoder.")}
-    encoder.load_state_dict({key: value.to(encoder.state_dict()[key].dtype) for key, value in own.items()})
+    encoder.load_state_dict(trained_part(folder, "encoder."))
     return encoder.eval()
+
+
+def trained_part(folder: Path, prefix: str) -> dict[str, Tensor]:
+    """The weights of one part of a trained model, by their names inside it."""
+    state = load_file(folder / "model.safetensors").items()
+    return {key.removeprefix(prefix): value for key, value in state if key.startswith(prefix)}
 
 
 def load_classifier(name: str | Path) -> Classifier:

@@ -34,8 +34,7 @@ def run(args: argparse.Namespace) -> None:
     from finola.commands._output import print_json, print_table
     from finola.commands._photos import read_cropped
     from finola.geometry import Curved, feature_map, plot_curvature
-    from finola.latent.figures import save_figure
-    from finola.wave.plot import check_path
+    from finola.wave.plot import check_path, save_figure
 
     check_path(args.out)
     found, images = [], []

@@ -31,7 +31,7 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
     import sys
 
     from finola.commands._output import print_json, print_table, progress
-    from finola.commands.reconstruct import _free_name
+    from finola.commands.reconstruct import free_name
     from finola.drawing import draw_objects
     from finola.files import write_text
     from finola.heads.finding import find_in, load_finder
@@ -59,7 +59,7 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
             continue
         found = found if masks else found._replace(masks=None)
         height, width = original.shape[-2:]
-        path = save_photo(draw_objects(original, found, model.classes), out / f"{_free_name(photo, taken)}.png")
+        path = save_photo(draw_objects(original, found, model.classes), out / f"{free_name(photo, taken)}.png")
         content["images"].append({"id": number, "file_name": str(photo), "height": height, "width": width})
         for entry in found.as_coco(number, [category["id"] for category in categories]):
             own = {"id": len(content["annotations"]) + 1, "iscrowd": 0, "area": _area(entry)}

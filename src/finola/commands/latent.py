@@ -269,7 +269,7 @@ def _steps(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace, drawn: Drawn, words: str) -> None:
     from finola.commands._output import print_json
-    from finola.latent.figures import save_figure
+    from finola.wave.plot import save_figure
 
     save_figure(drawn.figure, args.out)
     if args.json:

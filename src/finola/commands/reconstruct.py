@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
             rebuilt = model(original).clamp(0, 1)
         height, width = original.shape[-2:]
         tiles = -(-height // config.image_size[0]) * -(-width // config.image_size[1])
-        name = _free_name(photo, taken)
+        name = free_name(photo, taken)
         path = save_photo(rebuilt[0], out / f"{name}.png")
         if args.side_by_side:
             save_photo(side_by_side([original[0], rebuilt[0]]), out / f"{name}-beside-original.png")
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"written to {out}")
 
 
-def _free_name(photo: str | Path, taken: set[str]) -> str:
+def free_name(photo: str | Path, taken: set[str]) -> str:
     """The photo's own name; two photos of one name in different folders do not overwrite each other."""
     stem = Path(str(photo).removeprefix("skimage:")).stem
     name, number = stem, 2

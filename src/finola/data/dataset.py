@@ -111,6 +111,11 @@ class PhotoDataset(Dataset[Item]):
         return max(self.classes, default=-1) + 1
 
     @property
+    def class_names(self) -> list[str]:
+        """The name of every label from 0 on, its number where it has none."""
+        return [self.classes.get(number, str(number)) for number in range(self.num_classes)]
+
+    @property
     def unreadable(self) -> list[tuple[str, str]]:
         """(name, reason) of every photo met so far that cannot be read, by this process or a loader's workers."""
         return [(self.source.name(index), reason) for index, reason in sorted(self._unreadable.items())]

@@ -73,6 +73,13 @@ class Subset(Source):
         return self.source.target(int(self.indices[index]))
 
 
+def evenly(source: Source, count: int | None) -> Source:
+    """`count` photos of a source, evenly spread, since photos may lie sorted by class; all where it has no more."""
+    if count is None or count >= len(source):
+        return source
+    return Subset(source, np.linspace(0, len(source) - 1, count).round().astype(int))
+
+
 def split_by_name(source: Source, split: str) -> Source:
     """The `train` or `val` share of a source that has no splits of its own; `test` and `all` are the whole.
 

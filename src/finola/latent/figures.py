@@ -5,9 +5,7 @@ Images are (N, 3, H, W) in [0, 1], all of one size; a model smaller than them dr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +15,7 @@ from finola.latent.space import Encoded, draw, encode, fade, mix, project, sampl
 from finola.latent.statistics import Statistics
 from finola.metrics import psnr
 from finola.names import ModelConfig
-from finola.wave.plot import INK, check_path
+from finola.wave.plot import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,18 +119,6 @@ def found(query: Tensor, images: Tensor, similarities: Sequence[float], names: S
     return Drawn(
         figure, {"neighbours": [{"name": n, "similarity": s} for n, s in zip(names, similarities, strict=True)]}
     )
-
-
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as .png, .pdf, .svg or .jpg, beside its target and renamed."""
-    path = check_path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(beside, format=path.suffix.lower()[1:], dpi=130)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
 
 
 def correlation(first: Tensor, second: Tensor) -> Tensor:

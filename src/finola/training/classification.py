@@ -37,14 +37,12 @@ class Classify(Task):
     @classmethod
     def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:
         photos = Photos(recipe)
-        names = photos.train.classes
-        if not names:
+        if not photos.train.classes:
             raise ValueError(
                 f"{photos.train.source.where} has no labels to learn: give a folder with one subfolder per class, or "
                 "parquet files with a label column."
             )
-        classes = [names.get(number, str(number)) for number in range(photos.train.num_classes)]
-        return replace(recipe, classes=classes), photos
+        return replace(recipe, classes=photos.train.class_names), photos
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         head, known = self.recipe.head, batch.labels >= 0

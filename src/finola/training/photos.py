@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 
-import numpy as np
 from lightning.pytorch import LightningDataModule
 
 from finola.data import (
@@ -18,7 +17,7 @@ from finola.data import (
     make_loader,
     open_data,
 )
-from finola.data.sources import Subset
+from finola.data.sources import evenly
 from finola.names import ModelConfig
 from finola.training.recipe import ON_ENCODERS, ON_OBJECTS, DataSection, Recipe
 
@@ -50,11 +49,9 @@ class Photos(LightningDataModule):
         dataset = open_data(
             path, split, transform=transform, seed=self.recipe.seed, crops_per_image=crops, augment=augment
         )
-        if limit is not None and limit < len(dataset):
-            if limit < 1:
-                raise ValueError(f"data.limit and data.val_limit are at least 1, not {limit}.")
-            few = np.linspace(0, len(dataset) - 1, limit).round().astype(int)
-            dataset.source = Subset(dataset.source, few)
+        if limit is not None and limit < 1:
+            raise ValueError(f"data.limit and data.val_limit are at least 1, not {limit}.")
+        dataset.source = evenly(dataset.source, limit)
         return dataset
 
     def train_dataloader(self) -> Loader:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from finola.autoencoder import Autoencoder
 from finola.names import nearest
 from finola.training.recipe import ModelSection
-from finola.zoo import encoder_name, find_trained, load, read_config
+from finola.zoo import encoder_name, find_trained, load, read_config, trained_part
 
 
 def encoder_of(section: ModelSection) -> tuple[str, Path | None]:
@@ -30,28 +30,17 @@ def encoder_of(section: ModelSection) -> tuple[str, Path | None]:
 
 def begin_encoder(encoder: nn.Module, folder: Path) -> None:
     """Copy the encoder of a trained model, whatever stands on it there."""
-    _copy(encoder, _part(load_file(folder / "model.safetensors"), "encoder."))
+    encoder.load_state_dict(trained_part(folder, "encoder."))
 
 
 def begin_head(model: Any, folder: Path) -> bool:
     """Copy the encoder; where a head of the same kind and size stands on it, that too (a probe starts fine-tuning)."""
-    state = load_file(folder / "model.safetensors")
-    _copy(model.encoder, _part(state, "encoder."))
-    head = _part(state, "head.")
-    own = model.head.state_dict()
+    begin_encoder(model.encoder, folder)
+    head, own = trained_part(folder, "head."), model.head.state_dict()
     fits = head.keys() == own.keys() and all(own[key].shape == value.shape for key, value in head.items())
     if fits:
-        _copy(model.head, head)
+        model.head.load_state_dict(head)
     return fits
-
-
-def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-
-
-def _copy(module: nn.Module, state: dict[str, Tensor]) -> None:
-    own = module.state_dict()
-    module.load_state_dict({key: value.to(own[key].dtype) if key in own else value for key, value in state.items()})
 
 
 def begin(model: Autoencoder, name: str) -> list[str]:
@@ -70,7 +59,7 @@ def begin(model: Autoencoder, name: str) -> list[str]:
     else:
         assert folder is not None
         fits = {
-            key: value.to(own[key].dtype)
+            key: value
             for key, value in load_file(folder / "model.safetensors").items()
             if key.startswith(("encoder.", "pool.", "transition.")) and key in own and own[key].shape == value.shape
         }

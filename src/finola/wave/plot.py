@@ -40,7 +40,12 @@ def plot_waves(
     path = check_path(path)
     if waves.model is None:
         raise ValueError("waves of bare matrices have no photo to be drawn on: use waves(model).")
-    figure = _draw(waves, measurement, images[:1], quadrant)
+    return save_figure(_draw(waves, measurement, images[:1], quadrant), path)
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as .png, .pdf, .svg or .jpg, beside its target and renamed."""
+    path = check_path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         figure.savefig(beside, format=path.suffix.lower()[1:], dpi=130)
