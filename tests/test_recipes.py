@@ -42,8 +42,11 @@ ON_OTHER_DATA = ("detection/", "probe/", "finetune/", "supervised/", "moco/")
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith(ON_OTHER_DATA)])
 def test_every_recipe_takes_a_step(name: str) -> None:
-    recipe = reduced(loaded(name))
-    recipe = replace(recipe, model=replace(recipe.model, weights=None), name="", about="", paper_psnr=None)
+    recipe = loaded(name)
+    if not recipe.loss.rounded:  # which goes on with a model in the package and its tables
+        recipe = reduced(recipe)
+        recipe = replace(recipe, model=replace(recipe.model, weights=None))
+    recipe = replace(recipe, name="", about="", paper_psnr=None)
     if repr(recipe) not in STEPPED:
         take_a_step(recipe)
         STEPPED.add(repr(recipe))

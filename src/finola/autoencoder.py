@@ -102,19 +102,20 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         images: Tensor = self.decoder(z)
         return images
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, on_q: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Reconstruct images of any size of at least one cell.
 
         A size that is not the model's own is cut into tiles, each with its own q; their maps are joined and decoded
-        across the tiles' borders.
+        across the tiles' borders. `on_q` is what happens to q on the way, such as rounding it.
         """
         self._check_images(images)
         height, width = images.shape[-2:]
         size = self.config.image_size
-        if (height, width) == size:
-            return self.decode(self.propagate(self.encode(images)))
-        tiles, grid = cut(pad_to_multiple(images, size), size)
-        return self.decode(join(self.propagate(self.encode(tiles)), grid))[..., :height, :width]
+        whole = (height, width) == size
+        tiles, grid = (images, (1, 1)) if whole else cut(pad_to_multiple(images, size), size)
+        q = self.encode(tiles)
+        z = self.propagate(q if on_q is None else on_q(q))
+        return self.decode(z) if whole else self.decode(join(z, grid))[..., :height, :width]
 
     def _check_images(self, images: Tensor) -> None:
         if images.ndim != 4 or images.shape[1] != 3 or images.shape[0] == 0:

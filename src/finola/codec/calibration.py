@@ -15,7 +15,7 @@ from torch import Tensor
 
 from finola.autoencoder import Autoencoder
 from finola.codec.rans import Table, frequencies
-from finola.codec.tiles import CLASSES, CONTEXTS, TABLES, Coder, laplace
+from finola.codec.tiles import CLASSES, CONTEXTS, TABLES, Coder, laplace, step_size
 from finola.files import write_tensors
 from finola.wave.start import wave_basis
 
@@ -44,6 +44,11 @@ class Calibration:
     def synthesise(self, b: Tensor) -> Tensor:
         """b (T, K) → latents (T, D)."""
         return (self.mean + b.double() @ self.synthesis.double().T).float()
+
+    def rounded(self, latents: Tensor, step: int) -> Tensor:
+        """Latents (T, D) as a file of this step gives them back."""
+        values = torch.from_numpy(self.coder.quantise(self.analyse(latents), step).values)
+        return self.synthesise(values.float() * step_size(step)).to(latents)
 
     def save(self, path: Path) -> None:
         coder = self.coder

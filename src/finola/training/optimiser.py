@@ -28,17 +28,17 @@ def common_rate(recipe: Recipe) -> float:
 def parameter_groups(model: nn.Module, section: OptimiserSection, rate: float) -> list[dict[str, Any]]:
     """The optimiser's groups: the first section whose pattern matches a parameter's name takes it, the rest are common.
 
-    With `decay_norms_and_biases` off, vectors and scalars (norms, biases) leave their group for one without decay.
-    With `layer_decay` the encoder's layers are groups of their own, each slower than the one above it.
+    What is frozen has a group and is left out of it. With `decay_norms_and_biases` off, vectors and scalars (norms,
+    biases) leave their group for one without decay. With `layer_decay` the encoder's layers are groups of their own,
+    each slower than the one above it.
     """
     taken: dict[str, dict[str, nn.Parameter]] = {name: {} for name in [*section.groups, COMMON]}
     shares = layer_shares(model, section.layer_decay) if section.layer_decay else {}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            group = next((key for key, entry in section.groups.items() if _matches(name, entry)), COMMON)
-            if group == COMMON and name in shares:
-                group = shares[name][0]
-            taken.setdefault(group, {})[name] = parameter
+        group = next((key for key, entry in section.groups.items() if _matches(name, entry)), COMMON)
+        if group == COMMON and name in shares:
+            group = shares[name][0]
+        taken.setdefault(group, {})[name] = parameter
     _check_matches(model, section, taken)
     multipliers = dict(shares.values())
     groups = []
@@ -50,7 +50,7 @@ def parameter_groups(model: nn.Module, section: OptimiserSection, rate: float) -
             settings["muon"] = True
         spared = set() if section.decay_norms_and_biases else {name for name, p in parameters.items() if p.ndim < 2}
         for suffix, names, share in (("", parameters.keys() - spared, decay), ("/no-decay", spared, 0.0)):
-            chosen = [p for name, p in parameters.items() if name in names]
+            chosen = [p for name, p in parameters.items() if name in names and p.requires_grad]
             if chosen:
                 groups.append(settings | {"params": chosen, "weight_decay": share, "name": key + suffix})
     return groups
@@ -94,7 +94,7 @@ def _check_matches(model: nn.Module, section: OptimiserSection, taken: dict[str,
         if key == COMMON:
             raise ValueError(f"optimiser.groups.{COMMON} is what no other group takes; choose another name.")
         if not taken[key]:
-            names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+            names = [name for name, _ in model.named_parameters()]
             patterns = ", ".join(entry.match) or "no pattern"
             hint = nearest(entry.match[0].strip("*.") if entry.match else "", names)
             raise ValueError(f"optimiser.groups.{key} ({patterns}) takes no parameter of the model: {hint}")

@@ -51,6 +51,8 @@ class LossSection:
     """L2 on pixels, and what may be added to it."""
 
     fit_q: float = 0.0  # weight of ‖q − q_waves‖²: fits another encoder to the wave encoder of `init: waves`
+    rounded: float = 0.0  # share of images whose q is rounded as in a file, by the tables beside `model.weights`
+    steps: list[int] = field(default_factory=lambda: [80, 168])  # finest and coarsest step it is rounded with
 
 
 @dataclass
@@ -210,6 +212,11 @@ def check(recipe: Recipe) -> Recipe:
         raise ValueError(f"the task {recipe.task} takes an encoder, which has no size of its own: add data.size=224.")
     if len(recipe.objects.short) != 2 or not 0 < recipe.objects.short[0] <= recipe.objects.short[1]:
         raise ValueError(f"objects.short is {recipe.objects.short}; it is the least and the largest short side.")
+    loss = recipe.loss
+    if not 0 <= loss.rounded <= 1 or (loss.rounded and loss.fit_q):
+        raise ValueError(f"loss.rounded is {loss.rounded}; it is a share from 0 to 1, and not beside loss.fit_q.")
+    if len(loss.steps) != 2 or not 0 <= loss.steps[0] <= loss.steps[1] <= 255:
+        raise ValueError(f"loss.steps is {loss.steps}; it is the finest and the coarsest step of 0 to 255.")
     if recipe.model.init not in (None, "random", "waves"):
         raise ValueError(f"model.init is {recipe.model.init!r}; it is waves, random, or left out.")
     for key, value, known in (

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
+from finola.codec.calibration import FILE, Calibration, to_latents, to_q
 from finola.data import Batch
 from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
 from finola.training.recipe import ModelSection, Recipe
 from finola.training.starting import begin, freeze
 from finola.training.task import Task
 from finola.wave.spectrum import Spectrum
-from finola.zoo import create
+from finola.zoo import create, find_trained
 
 HEALTH_IMAGES = 8
 
@@ -35,6 +36,7 @@ class Reconstruction(Task):
                 f"loss.fit_q is {recipe.loss.fit_q}, but {recipe.model.name} has no wave encoder to fit q to; "
                 "set model.init=waves on a model with another encoder."
             )
+        self.tables = tables_of(recipe) if recipe.loss.rounded else None
         self.reconstruct = torch.compile(self._reconstruct) if recipe.trainer.compile else self._reconstruct
         self.samples: Tensor | None = None  # the first validation photos, for pictures and health
 
@@ -44,6 +46,8 @@ class Reconstruction(Task):
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         weight = self.recipe.loss.fit_q
+        if self.tables is not None:
+            return {"l2": F.mse_loss(self.model(images, self._round), images)}
         if not weight:
             return {"l2": F.mse_loss(self.reconstruct(images), images)}
         q = self.model.encode(images)
@@ -51,6 +55,16 @@ class Reconstruction(Task):
             target: Tensor = self.model.wave_encoder(images)  # type: ignore[operator]
         out = self.model.decode(self.model.propagate(q))
         return {"l2": F.mse_loss(out, images), "fit_q": weight * F.mse_loss(q, target)}
+
+    def _round(self, q: Tensor) -> Tensor:
+        """The first part of the tiles' q as a file of a random step gives them back; gradients pass as if it had not."""
+        assert self.tables is not None
+        finest, coarsest = self.recipe.loss.steps
+        step = int(torch.randint(finest, coarsest + 1, ()))
+        count = round(self.recipe.loss.rounded * len(q))
+        some = q[:count].detach()
+        given_back = to_q(self.model, self.tables.rounded(to_latents(self.model, some), step))
+        return torch.cat([q[:count] + (given_back - some), q[count:]])
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:
@@ -72,6 +86,17 @@ class Reconstruction(Task):
 
         for name, value in health(self.model, self.samples[:HEALTH_IMAGES]).items():
             self.log(f"health/{name}", float(value), rank_zero_only=True)
+
+
+def tables_of(recipe: Recipe) -> Calibration:
+    """The codec tables beside the weights that a run begins with."""
+    folder = find_trained(recipe.model.weights) if recipe.model.weights else None
+    if folder is None or not (folder / FILE).is_file():
+        raise ValueError(
+            f"loss.rounded is {recipe.loss.rounded}, which takes a codec's tables: set model.weights to a trained "
+            f"model's folder after finola calibrate, not to {recipe.model.weights}."
+        )
+    return Calibration.load(folder / FILE)
 
 
 def build_model(section: ModelSection) -> Autoencoder:

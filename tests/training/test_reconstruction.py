@@ -1,0 +1,78 @@
+"""Training through a codec's rounding: the decoder is shown what a file gives back, the encoder learns past it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from training.runs import TINY, run
+
+import finola
+from finola.codec.calibration import FILE, calibrate
+from finola.codec.photo import compress, decompress, quality_step
+from finola.images import read_photo, to_uint8
+from finola.tiles import cut
+from finola.training import load_recipe
+from finola.training.reconstruction import Reconstruction
+
+NAME = "waves+conv/32x1@4:16"
+
+
+@pytest.fixture(scope="module")
+def photo() -> torch.Tensor:
+    return read_photo("skimage:astronaut")[:, :128, :128]
+
+
+@pytest.fixture(scope="module")
+def codec(tmp_path_factory: pytest.TempPathFactory, photo: torch.Tensor) -> Path:
+    folder = tmp_path_factory.mktemp("codec")
+    torch.manual_seed(1)
+    model = finola.create(NAME)
+    model.save_pretrained(folder)
+    calibrate(model, [cut(photo[None], (16, 16))[0]]).save(folder / FILE)
+    return folder
+
+
+def rounding(codec: Path, share: float, step: int = 90) -> Reconstruction:
+    words = [f"model.weights={codec}", f"loss.rounded={share}", f"loss.steps=[{step},{step}]"]
+    return Reconstruction(load_recipe("smoke", [*TINY, *words]))
+
+
+def test_the_decoder_is_shown_what_a_file_gives_back(codec: Path, photo: torch.Tensor) -> None:
+    task = rounding(codec, 1.0, quality_step(40))
+    with torch.no_grad():
+        shown = to_uint8(task.model.eval()(photo[None], task._round)[0])
+    given_back = decompress(compress(photo, quality=40, model=str(codec)).data, model=str(codec))
+    assert (shown.int() - given_back.int()).abs().max() <= 1
+    plain = to_uint8(task.model(photo[None])[0])
+    assert (shown.int() - plain.int()).abs().max() > 8
+
+
+def test_the_share_is_rounded_and_gradients_pass(codec: Path, photo: torch.Tensor) -> None:
+    task = rounding(codec, 0.5)
+    q = task.model.encode(cut(photo[None], (16, 16))[0]).detach().requires_grad_()
+    out = task._round(q)
+    half = len(q) // 2
+    assert torch.equal(out[half:], q[half:])
+    assert (out[:half] - q[:half]).abs().amax((1, 2)).min() > 1e-3
+    out.sum().backward()
+    assert torch.equal(q.grad, torch.ones_like(q))
+
+
+def test_a_run_with_rounding_trains_the_decoder(codec: Path, tmp_path: Path) -> None:
+    words = (f"model.weights={codec}", "loss.rounded=0.5", "model.frozen=[encoder.*]", "trainer.max_steps=2")
+    made = run(tmp_path / "run", *words)
+    before, after = finola.load(str(codec)).state_dict(), finola.load(str(made.model)).state_dict()
+    moved = {key.partition(".")[0] for key in before if not torch.equal(before[key], after[key])}
+    assert moved == {"decoder", "transition"}
+
+
+def test_without_tables_one_sentence_says_what_is_missing(tmp_path: Path) -> None:
+    finola.create(NAME).save_pretrained(tmp_path)
+    for words in (["loss.rounded=0.5"], ["loss.rounded=0.5", f"model.weights={tmp_path}"]):
+        with pytest.raises(ValueError, match="finola calibrate"):
+            Reconstruction(load_recipe("smoke", [*TINY, *words]))
+    for words, wrong in ((["loss.rounded=2"], "share"), (["loss.steps=[9,3]"], "finest")):
+        with pytest.raises(ValueError, match=wrong):
+            load_recipe("smoke", [*TINY, *words])
