@@ -132,6 +132,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def kind_of(name: str) -> str | None:
+    """What a trained model is: an autoencoder, a masked model, a classifier, …; None where `name` is not trained."""
+    folder = find_trained(name)
+    return None if folder is None else _kind(read_config(folder))
+
+
 def _kind(config: dict[str, Any]) -> str:
     if "variant" in config:
         return "a masked model"

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import finola
 from finola.cli import main
@@ -209,10 +210,16 @@ def test_a_started_model_saves_and_loads_with_its_own_waves(tmp_path):
     assert torch.equal(again.encoder.basis.waves, model.encoder.basis.waves)
 
 
-def test_starting_by_hand_after_creating_saves_too(tmp_path):
-    model = initialise_waves(finola.create("mf-w720/64x1@4:32")).eval()
+@pytest.mark.parametrize("own", [False, True])
+def test_the_wave_encoder_beside_another_is_solved_anew_not_stored(tmp_path, own):
+    grey = torch.rand(20, 1, 32, 32).expand(20, 3, 32, 32)
+    spectrum = measure_spectrum([grey], side=32, keep=100) if own else None
+    model = initialise_waves(finola.create("mf-w720/64x1@4:32"), spectrum).eval()
     model.save_pretrained(tmp_path / "model")
-    assert hasattr(finola.load(tmp_path / "model"), "wave_encoder")
+    assert not [key for key in load_file(tmp_path / "model" / "model.safetensors") if "analysis" in key]
+    again, images = finola.load(tmp_path / "model"), torch.rand(2, 3, 32, 32)
+    assert torch.allclose(again.wave_encoder(images), model.wave_encoder(images), atol=1e-4)
+    assert not any(parameter.requires_grad for parameter in again.wave_encoder.parameters())
 
 
 def test_the_strongest_wave_is_found():

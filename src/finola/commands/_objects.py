@@ -7,15 +7,6 @@ from pathlib import Path
 from typing import Any
 
 
-def evaluates_objects(model: str) -> bool:
-    """Whether a model is a trained detector or segmenter."""
-    from finola.heads.finding import is_finder
-    from finola.zoo import find_trained, read_config
-
-    folder = find_trained(model)
-    return folder is not None and is_finder(read_config(folder))
-
-
 def evaluate_objects(args: argparse.Namespace) -> None:
     import json
 

@@ -5,12 +5,29 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output; NaN and infinities are an error, not a surprise for the reader."""
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def write_figures(folder: Path, summary: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    """summary.json, and images.csv with a line per photo."""
+    import csv
+    import io
+
+    from finola.files import write_text
+
+    folder.mkdir(parents=True, exist_ok=True)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(folder / "images.csv", table.getvalue())
+    write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -1,4 +1,4 @@
-"""finola evaluate: how well a model gives photos back, image by image, with the best, median and worst pictured."""
+"""finola evaluate: how well a model gives photos back, image by image, the best, median and worst pictured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from finola.autoencoder import Autoencoder
 
-HELP = "measure a model on photos: PSNR, SSIM and MS-SSIM image by image, or COCO's AP of a detector"
+HELP = "measure a model on photos: PSNR, SSIM and MS-SSIM image by image, accuracy of a classifier, COCO's AP"
 FIGURES = ("psnr", "ssim", "ms_ssim")
 
 
@@ -25,13 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.commands._objects import evaluate_objects, evaluates_objects
-    from finola.commands._output import print_json, print_table
+    from finola.commands._classes import evaluate_classes
+    from finola.commands._objects import evaluate_objects
+    from finola.commands._output import print_json, print_table, write_figures
     from finola.data import Whole, open_data
-    from finola.zoo import load
+    from finola.zoo import kind_of, load
 
-    if evaluates_objects(args.model):
-        evaluate_objects(args)
+    others = {"a detector": evaluate_objects, "a segmenter": evaluate_objects, "a classifier": evaluate_classes}
+    if (kind := kind_of(args.model)) in others:
+        others[kind](args)
         return
     model = load(args.model)
     dataset = open_data(args.data, args.split, transform=Whole())
@@ -44,7 +46,8 @@ def run(args: argparse.Namespace) -> None:
         summary[figure] = round(sum(values) / len(values), 4) if values else None
     summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
     if args.out:
-        _write(Path(args.out), summary, rows, model, dataset)
+        write_figures(Path(args.out), summary, rows)
+        _contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset)
     if args.json:
         print_json(summary)
         return
@@ -84,23 +87,6 @@ def evaluate(model: Autoencoder, dataset: Any, count: int, quiet: bool = False) 
 
 def _floats(images: Tensor) -> Tensor:
     return images.reshape(-1, *images.shape[-3:]).float() / 255
-
-
-def _write(out: Path, summary: dict[str, Any], rows: list[dict[str, Any]], model: Autoencoder, dataset: Any) -> None:
-    import csv
-    import io
-    import json
-
-    from finola.files import write_text
-
-    out.mkdir(parents=True, exist_ok=True)
-    table = io.StringIO()
-    writer = csv.DictWriter(table, ["index", "name", *FIGURES], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(out / "images.csv", table.getvalue())
-    write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
-    _contact_sheet(out / "contact-sheet.png", rows, model, dataset)
 
 
 def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, dataset: Any, columns: int = 3) -> None:

@@ -31,18 +31,32 @@ class WaveEncoder(nn.Module):
     terms: Tensor  # (2, size): where a coordinate's two products stand in the table of all products
     signs: Tensor  # (size,): of the second product
 
-    def __init__(self, config: ModelConfig, refinement: str | None = None, spectrum: Spectrum | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        refinement: str | None = None,
+        spectrum: Spectrum | None = None,
+        *,
+        stored: bool = True,
+    ) -> None:
+        """Without `stored` a file of weights keeps the waves alone: an untrained analysis follows from them."""
         super().__init__()
         self.config = config
         self.set_spectrum(spectrum)
+        self.stored = stored
+        if not stored:
+            self.register_state_dict_post_hook(_leave_analysis_out)
         self.refinement = build_refinement(refinement, config, self.basis.size) if refinement else None
 
     def set_spectrum(self, spectrum: Spectrum | None) -> None:
         """Take the waves of this spectrum (None: the bundled one) and solve for their analysis."""
         self.basis = WaveBasis(self.config, spectrum)
         self._prepare()
-        inverses = [torch.linalg.inv(gram) for gram in self.gram()]
-        self.analysis = nn.ParameterList(nn.Parameter(inverse.float().contiguous()) for inverse in inverses)
+        self.analysis = nn.ParameterList(nn.Parameter(matrix) for matrix in self._solved())
+
+    def _solved(self) -> list[Tensor]:
+        """The analysis by least squares: per colour, the inverse of the waves' Gram matrix."""
+        return [torch.linalg.inv(gram).float().contiguous() for gram in self.gram()]
 
     def _prepare(self) -> None:
         """Sines and cosines of the distinct frequencies, and which of their products each coordinate is made of."""
@@ -86,9 +100,14 @@ class WaveEncoder(nn.Module):
             self.basis.period = state_dict[f"{prefix}basis.period"].cpu().clone()
             self.basis.set_waves(waves.cpu().clone(), state_dict[f"{prefix}basis.means"].cpu().clone())
             self._prepare()
-            sizes = [state_dict[f"{prefix}analysis.{colour}"].shape for colour in range(3)]
-            self.analysis = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in sizes)
+            if not self.stored:
+                state_dict |= {f"{prefix}analysis.{colour}": matrix for colour, matrix in enumerate(self._solved())}
+            matrices = [state_dict[f"{prefix}analysis.{colour}"] for colour in range(3)]
+            trains = any(matrix.requires_grad for matrix in self.analysis)
+            self.analysis = nn.ParameterList(nn.Parameter(torch.empty(m.shape), trains) for m in matrices)
             self.to(device)
+        elif not self.stored:
+            state_dict |= {f"{prefix}analysis.{colour}": own.detach() for colour, own in enumerate(self.analysis)}
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def gram(self) -> list[Tensor]:
@@ -162,6 +181,11 @@ class WaveEncoder(nn.Module):
         if self.refinement is not None:
             picture = picture + self.refinement(images)
         return self.basis.complete(picture)
+
+
+def _leave_analysis_out(encoder: nn.Module, state: dict[str, Tensor], prefix: str, _: object) -> None:
+    for key in [key for key in state if key.startswith(f"{prefix}analysis.")]:
+        del state[key]
 
 
 def _by_colour(y: Tensor, matrices: list[Tensor]) -> Tensor:

@@ -57,7 +57,7 @@ class Reconstruction(Task):
         return {"l2": F.mse_loss(out, images), "fit_q": weight * F.mse_loss(q, target)}
 
     def _round(self, q: Tensor) -> Tensor:
-        """The first part of the tiles' q as a file of a random step gives them back; gradients pass as if it had not."""
+        """Part of the tiles' q as a file of a random step gives them back; gradients pass as if it had not."""
         assert self.tables is not None
         finest, coarsest = self.recipe.loss.steps
         step = int(torch.randint(finest, coarsest + 1, ()))

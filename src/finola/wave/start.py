@@ -45,7 +45,7 @@ def initialise_waves(model: Autoencoder, spectrum: Spectrum | None = None) -> Au
         if spectrum is not None:
             wave_encoder.set_spectrum(spectrum)
     else:
-        wave_encoder = model.wave_encoder = WaveEncoder(config, spectrum=spectrum).requires_grad_(False)
+        wave_encoder = model.wave_encoder = WaveEncoder(config, spectrum=spectrum, stored=False).requires_grad_(False)
     basis = wave_encoder.basis
     for name, matrix in basis.coefficients()._asdict().items():
         getattr(model.transition, name).copy_(matrix)
