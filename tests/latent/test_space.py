@@ -8,13 +8,6 @@ import torch
 import finola
 from finola.latent import coordinates, draw, encode, fade, fit, mirror, mix, neighbours, on_sphere, project, sample
 
-WAVES = "waves/64x1@8:32"
-
-
-@pytest.fixture(scope="module")
-def model():
-    return finola.load(WAVES)
-
 
 @pytest.fixture(scope="module")
 def images():

@@ -8,13 +8,6 @@ from finola.latent import Statistics, draw, encode, fit
 from finola.latent.space import without_slack
 from finola.latent.statistics import Exact, Incremental, identity
 
-WAVES = "waves/64x1@8:32"
-
-
-@pytest.fixture(scope="module")
-def model():
-    return finola.load(WAVES)
-
 
 @pytest.fixture(scope="module")
 def images():
@@ -101,7 +94,7 @@ def test_bytes_and_floats_are_the_same_images(model):
 def test_a_file_gives_back_what_was_kept(model, images, tmp_path):
     statistics = fit(model, images, components=5)
     statistics.save(tmp_path / "q.safetensors")
-    again = Statistics.load(tmp_path / "q.safetensors", finola.load(WAVES))
+    again = Statistics.load(tmp_path / "q.safetensors", finola.load(str(model.config)))
     assert len(again.components) == 5 and again.count == 40 and again.total == statistics.total
     for name in ("mean", "components", "variances"):
         assert torch.equal(getattr(again, name), getattr(statistics, name))
@@ -113,7 +106,7 @@ def test_statistics_of_another_model_or_of_other_weights_are_refused(model, imag
     fit(model, images).save(path)
     with pytest.raises(ValueError, match=r"made for waves/64x1@8:32 .* this model is waves/64x1@16:32"):
         Statistics.load(path, finola.load("waves/64x1@16:32"))
-    trained = finola.load(WAVES)
+    trained = finola.load(str(model.config))
     with torch.no_grad():
         trained.decoder.read_out.linear.bias += 0.01
     with pytest.raises(ValueError, match="weights start"):
@@ -121,7 +114,7 @@ def test_statistics_of_another_model_or_of_other_weights_are_refused(model, imag
 
 
 def test_a_start_that_differs_in_its_last_bits_is_the_same_start(model):
-    rounded = finola.load(WAVES)
+    rounded = finola.load(str(model.config))
     with torch.no_grad():
         rounded.encoder.analysis[0] *= 1 + 1e-6
     assert identity(rounded) == identity(model) == "start"

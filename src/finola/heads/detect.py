@@ -8,19 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finola.encoders import build_encoder
+from finola.heads.finder import Finder
 from finola.heads.found import Found
 from finola.heads.matching import set_losses, to_centres, to_corners
 from finola.heads.mf_decoder import MobileFormerDecoder, Predictions
-from finola.pretrained import Pretrained
 
 
-class Detector(nn.Module, Pretrained):
-    """An encoder and a Mobile-Former decoder that names and boxes what it sees.
-
-    `frozen` keeps the encoder as it is. A trained encoder keeps its batch norms' statistics all the same, unless
-    `encoder_norms` is on: batches of two large photos are too few for them. `size` is what photos are resized to: the
-    short side, and the most that the long one may have.
+class Detector(Finder):
+    """An encoder and a Mobile-Former decoder that names and boxes what it sees; arguments are those of `Finder`.
 
     >>> model = Detector("mf-w720", "mf-dec-211", ["cat", "dog"]).eval()
     >>> [found] = model.find(torch.rand(1, 3, 64, 96))
@@ -39,22 +34,8 @@ class Detector(nn.Module, Pretrained):
         dropout: float = 0.1,
         size: Sequence[int] = (800, 1333),
     ) -> None:
-        super().__init__()
-        if not classes:
-            raise ValueError("a detector needs the names of its classes, and got none.")
-        self.encoder_name, self.head_name, self.classes = encoder, head, list(classes)
-        self.frozen, self.encoder_norms = frozen, encoder_norms
-        self.size = (int(size[0]), int(size[1]))
-        self.encoder = build_encoder(encoder, (256, 256))
+        super().__init__(encoder, head, classes, frozen=frozen, encoder_norms=encoder_norms, size=size)
         self.head = MobileFormerDecoder(head, decoder_channels(self.encoder, encoder), len(self.classes), dropout)
-        if frozen:
-            self.encoder.requires_grad_(False)
-        self.train(self.training)
-
-    def train(self, mode: bool = True) -> Detector:
-        super().train(mode)
-        keep_encoder(self.encoder, self.frozen, self.encoder_norms)
-        return self
 
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The encoder's maps at 1/8 and 1/16, all that the head reads: those of a frozen encoder can be kept."""
@@ -86,16 +67,6 @@ def decoder_channels(encoder: nn.Module, name: str) -> tuple[int, int]:
     if encoder.reduction != 16 or len(stages) < 2:
         raise ValueError(f"{name} ends at 1/{encoder.reduction}; a detector needs maps at 1/8 and 1/16.")
     return stages[-2], stages[-1]
-
-
-def keep_encoder(encoder: nn.Module, frozen: bool, norms: bool) -> None:
-    """A frozen encoder is always in evaluation mode, and so are the batch norms of another unless `norms`."""
-    if frozen:
-        encoder.eval()
-    elif not norms:
-        for module in encoder.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
 
 
 def image_sizes(images: Tensor, sizes: Tensor | None) -> list[tuple[int, int]]:

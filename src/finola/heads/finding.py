@@ -14,12 +14,11 @@ from finola.data.objects import Fit, ObjectDataset, letterbox
 from finola.data.transforms import draw
 from finola.heads.average_precision import average_precision, ground_truth
 from finola.heads.detect import Detector
+from finola.heads.finder import Finder
 from finola.heads.found import Found
 from finola.heads.mf_decoder import DECODERS
 from finola.heads.segment import HEAD, Segmenter
 from finola.images import shown_size
-
-Finder = Detector | Segmenter
 
 
 def is_finder(config: dict[str, Any]) -> bool:

@@ -10,17 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from finola.encoders import build_encoder
-from finola.heads.detect import image_sizes, keep_encoder
+from finola.heads.detect import image_sizes
+from finola.heads.finder import Finder
 from finola.heads.found import Found
-from finola.pretrained import Pretrained
 
 HEAD = "mask-rcnn"
 WIDTH, LEVELS = 256, ("1/4", "1/8", "1/16", "1/32", "1/64")
 
 
-class Segmenter(nn.Module, Pretrained):
-    """An encoder and Mask R-CNN: names, boxes and masks. Its arguments are the detector's.
+class Segmenter(Finder):
+    """An encoder and Mask R-CNN: names, boxes and masks; arguments are those of `Finder`.
 
     Anchors and the scale at which boxes change levels follow `size`, and are the usual ones at 800.
 
@@ -40,24 +39,10 @@ class Segmenter(nn.Module, Pretrained):
         encoder_norms: bool = False,
         size: Sequence[int] = (800, 1333),
     ) -> None:
-        super().__init__()
         if head != HEAD:
             raise ValueError(f"there is no segmentation head {head!r}: use {HEAD}.")
-        if not classes:
-            raise ValueError("a segmenter needs the names of its classes, and got none.")
-        self.encoder_name, self.head_name, self.classes = encoder, head, list(classes)
-        self.frozen, self.encoder_norms = frozen, encoder_norms
-        self.size = (int(size[0]), int(size[1]))
-        self.encoder = build_encoder(encoder, (256, 256))
+        super().__init__(encoder, head, classes, frozen=frozen, encoder_norms=encoder_norms, size=size)
         self.head = MaskRCNNHead(self.encoder, encoder, len(self.classes), self.size[0])
-        if frozen:
-            self.encoder.requires_grad_(False)
-        self.train(self.training)
-
-    def train(self, mode: bool = True) -> Segmenter:
-        super().train(mode)
-        keep_encoder(self.encoder, self.frozen, self.encoder_norms)
-        return self
 
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Mask R-CNN's five losses; a target has `labels` (K,), `boxes` (K, 4) in pixels and `masks` (K, h, w)."""

@@ -16,7 +16,8 @@ from finola.data.transforms import Transform
 from finola.drawing import draw_objects
 from finola.heads.average_precision import average_precision, ground_truth
 from finola.heads.detect import Detector, image_sizes
-from finola.heads.finding import Finder, known
+from finola.heads.finder import Finder
+from finola.heads.finding import known
 from finola.heads.segment import Segmenter
 from finola.training.photos import Photos
 from finola.training.recipe import Recipe
