@@ -50,6 +50,21 @@ def test_statistics_count_readable_photos_by_their_tiles(capsys, place):
     assert "over 3 photos" in capsys.readouterr().out
 
 
+def test_without_statistics_one_sentence_says_how_they_are_made(capsys, place):
+    assert main(["latent", "mean", "-m", MODEL, "-o", str(place / "none.png")]) == 2
+    assert "finola latent fit" in capsys.readouterr().err
+
+
+def test_a_model_in_the_package_brings_its_own(capsys, place, monkeypatch):
+    from finola.latent import statistics
+
+    (place / MODEL).mkdir(parents=True)
+    (place / MODEL / statistics.FILE).write_bytes((place / "q.safetensors").read_bytes())
+    monkeypatch.setattr(statistics, "BUNDLED", place)
+    assert run_json(capsys, "latent", "mean", "-m", MODEL, "-o", str(place / "own.png"))["written"]
+    assert run_json(capsys, *looked_at(place, "mean"))["written"]
+
+
 @pytest.mark.parametrize("act", ["fade", "mirror", "pca"])
 def test_photos_are_moved_and_drawn(capsys, place, act):
     photos = [str(place / "photos" / f"{index}.png") for index in (0, 1)]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from finola.latent import Statistics
 
 WHOLE = "waves/1024x1@16"  # one vector for a whole photo of 256×256, with nothing trained
-STATISTICS = "latent.safetensors"  # beside a bundled model's weights
 ENOUGH = 2048  # tiles that statistics are measured on where a model brings none
 CROP = 256
 
@@ -87,11 +86,10 @@ def statistics(name: str) -> tuple[Statistics, str]:
 
 @cache
 def _statistics(name: str) -> tuple[Statistics, str]:
-    from finola.latent import Statistics, fit
+    from finola.latent import Statistics, fit, kept_with
 
     model = open_model(name).model
-    kept = zoo.BUNDLED / name / STATISTICS
-    if kept.is_file():
+    if kept := kept_with(name):
         found = Statistics.load(kept, model)
         return found, f"The mean and the components come with {name}, measured on {found.count:,} pictures."
     found = fit(model, _crops(model.config.image_size))

@@ -35,8 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         one.add_argument("-m", "--model", default=DEFAULT_MODEL, help=text)
         one.add_argument("--json", action="store_true", help="print JSON")
         if statistics:
-            text = "what finola latent fit made for this model"
-            one.add_argument("-s", "--statistics", required=True, metavar="FILE", help=text)
+            text = "what finola latent fit made for this model (default: those that come with it)"
+            one.add_argument("-s", "--statistics", metavar="FILE", help=text)
         if picture:
             text = "picture to write (.png, .jpg, .pdf or .svg)"
             one.add_argument("-o", "--out", required=True, metavar="FILE", help=text)
@@ -73,7 +73,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     words = "measure the paper's observations about q on photos"
     seen = add("observe", _observe, words, statistics=False, picture=False)
     add_data(seen, "val")
-    seen.add_argument("-s", "--statistics", metavar="FILE", help="(default: fitted now, on the data's train split)")
+    words = "(default: those that come with the model, else fitted now, on the data's train split)"
+    seen.add_argument("-s", "--statistics", metavar="FILE", help=words)
     seen.add_argument("-o", "--out", metavar="FILE", help="JSON file to keep the figures in")
     for one in (fit, fade, mirror, mix, pca, near, seen):
         add_crop(one)
@@ -194,15 +195,15 @@ def _observe(args: argparse.Namespace) -> None:
     from finola.commands._output import print_json
     from finola.files import check_folder, write_text
     from finola.latent.observations import observe
-    from finola.latent.statistics import Statistics
+    from finola.latent.statistics import Statistics, kept_with
     from finola.zoo import load
 
     if args.out:
         check_folder(Path(args.out))
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
-    if args.statistics:
-        statistics = Statistics.load(args.statistics, model)
+    if path := args.statistics or kept_with(args.model):
+        statistics = Statistics.load(path, model)
     else:
         args.components, args.incremental = None, False
         statistics = _fitted(args, model, open_cropped(args, model.config, "train"))
@@ -242,13 +243,16 @@ def _print_observations(result: dict[str, Any]) -> None:
 
 
 def _loaded(args: argparse.Namespace) -> tuple[Autoencoder, Statistics]:
-    from finola.latent.statistics import Statistics
+    from finola.latent.statistics import Statistics, kept_with
     from finola.wave.plot import check_path
     from finola.zoo import load
 
     check_path(args.out)
+    path = args.statistics or kept_with(args.model)
+    if path is None:
+        raise ValueError(f"{args.model} brings no statistics: make them with finola latent fit, and say -s FILE.")
     model = load(args.model)
-    return model, Statistics.load(args.statistics, model)
+    return model, Statistics.load(path, model)
 
 
 def _fitted(args: argparse.Namespace, model: Autoencoder, data: PhotoDataset) -> Statistics:

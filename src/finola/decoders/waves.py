@@ -40,10 +40,11 @@ class ResidualBlock(nn.Module):
 
 
 class ConvRefinement(nn.Module):
-    """Residual convolutions on the map add to every cell's pixels; two more on pixels work across cells and tiles.
+    """Residual convolutions on the map add to every cell's pixels; more of them on pixels work across cells and tiles.
 
     Those on pixels see them as blocks of up to 4×4, 48 channels: on a CPU convolutions of 3 channels cost a fifth of a
-    training step and next to no FLOPs.
+    training step and next to no FLOPs. The larger a cell, the more is left to them: two residual blocks for every time
+    that its side is twice a block's.
     """
 
     def __init__(self, channels: int, cell: tuple[int, int], width: int = 128, per_pixel: int = 4) -> None:
@@ -53,10 +54,13 @@ class ConvRefinement(nn.Module):
         pixel_width = per_pixel * block**2
         self.on_map = nn.Sequential(nn.Conv2d(channels, width, 1), ResidualBlock(width), ResidualBlock(width))
         self.to_pixels = nn.Conv2d(width, 3 * cell[0] * cell[1], 1)
+        deeper = [ResidualBlock(pixel_width) for _ in range(2 * int(math.log2(min(cell) / block)))]
+        for each in deeper:
+            zero_last_layer(each)
         self.on_pixels = nn.Sequential(
             nn.PixelUnshuffle(block),
             nn.Conv2d(3 * block**2, pixel_width, 3, padding=1),
-            nn.GELU(),
+            nn.Sequential(nn.GELU(), *deeper),
             nn.Conv2d(pixel_width, 3 * block**2, 3, padding=1),
             nn.PixelShuffle(block),
         )

@@ -13,7 +13,7 @@ from finola.latent.space import (
     project,
     sample,
 )
-from finola.latent.statistics import Statistics, fit
+from finola.latent.statistics import Statistics, fit, kept_with
 
 __all__ = [
     "Encoded",
@@ -23,6 +23,7 @@ __all__ = [
     "encode",
     "fade",
     "fit",
+    "kept_with",
     "mirror",
     "mix",
     "neighbours",

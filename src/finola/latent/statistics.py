@@ -14,6 +14,7 @@ from torch import Tensor
 from finola.files import check_folder, digest_of_weights, write_tensors
 from finola.latent.space import encode, without_slack
 from finola.tiles import cut, pad_to_multiple
+from finola.zoo import BUNDLED
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -22,6 +23,8 @@ EXACT = 4096  # numbers in q up to which the whole covariance is kept: 128 MB in
 KEPT = 512  # components that the incremental way keeps when none are asked for
 BATCH = 64  # images, or tiles, encoded at once
 KIND = "finola latent statistics"
+FILE = "latent.safetensors"
+"""Beside the weights of a model in the package: its statistics."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,12 @@ class Statistics:
             )
         numbers = float(about["total"]), int(about["count"])
         return cls(tensors["mean"], tensors["components"], tensors["variances"], *numbers, name, weights)
+
+
+def kept_with(name: str) -> Path | None:
+    """The statistics that come with a model in the package, if there are any."""
+    path = BUNDLED / name / FILE
+    return path if path.is_file() else None
 
 
 @torch.no_grad()
