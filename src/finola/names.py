@@ -32,7 +32,7 @@ TRANSITIONS = {
     "convae": "conv-ae",
 }
 SPEEDS = {"real": "real", "unit": "unit"}
-OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "tran<blocks>")
+OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined", "tran<blocks>")
 
 _NAME = re.compile(r"(?P<encoder>[^/@:]+)/(?P<c>\d+)x(?P<m>\d+)@(?P<rest>.+)")
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
@@ -68,7 +68,9 @@ class ModelConfig:
     transition: str = "norm-linear"
     speeds: str = "complex"  # complex (free A, B), real (P·diag), unit (one P)
     position: bool = False  # a position embedding before the decoder; unit speeds always have it
-    decoder: str = "upsample"  # upsample, patch (linear), or tranK (K transformer blocks + linear)
+    decoder: str = (
+        "upsample"  # upsample, patch (linear), refined (linear + convolutions), tranK (K transformer blocks + linear)
+    )
 
     def __post_init__(self) -> None:
         for field in ("map_size", "image_size", "start"):
@@ -180,6 +182,6 @@ def _read_option(option: str, name: str) -> dict[str, object]:
         return {"speeds": SPEEDS[option]}
     if option == "pos":
         return {"position": True}
-    if option == "patch" or re.fullmatch(r"tran[1-9]\d*", option):
+    if option in ("patch", "refined") or re.fullmatch(r"tran[1-9]\d*", option):
         return {"decoder": option}
     raise ValueError(f"unknown option +{option} in {name!r}: {nearest(option, OPTIONS)}")

@@ -34,6 +34,18 @@ def test_a_model_begins_with_the_weights_of_its_own_kind(tmp_path: Path) -> None
         build_model(ModelSection("waves+conv/16x1@4:16", weights=str(tmp_path / "trained")))
 
 
+def test_another_encoder_begins_with_the_recurrence_and_decoder_of_a_wave_model(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    trained = finola.create("waves+conv/32x1@4:32")
+    for parameter in trained.parameters():
+        torch.nn.init.normal_(parameter)
+    trained.save_pretrained(tmp_path / "trained")
+    section = ModelSection("test_resnet/32x1@4:32+refined", init="waves", weights=str(tmp_path / "trained"))
+    begun = build_model(section)
+    q = torch.randn(1, 1, 32)
+    assert torch.equal(begun.decode(begun.propagate(q)), trained.decode(trained.propagate(q)))
+
+
 def test_a_masked_model_gives_encoder_pooling_and_recurrence_to_a_new_decoder(masked: Path) -> None:
     begun = build_model(ModelSection(NAME, weights=str(masked))).state_dict()
     given = MaskedFinola.from_pretrained(masked).state_dict()

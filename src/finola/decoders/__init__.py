@@ -7,6 +7,7 @@ from torch import nn
 from finola.decoders.conv_ae import MAP_CHANNELS
 from finola.decoders.patch import PatchDecoder, TransformerDecoder
 from finola.decoders.upsampling import UpsamplingDecoder
+from finola.decoders.waves import ConvRefinement, WaveDecoder
 from finola.names import ModelConfig
 
 
@@ -15,6 +16,8 @@ def build_decoder(config: ModelConfig) -> nn.Module:
     channels = MAP_CHANNELS if config.transition == "conv-ae" else config.channels
     if config.decoder == "patch":
         return PatchDecoder(channels, config.cell)
+    if config.decoder == "refined":
+        return WaveDecoder(config, ConvRefinement(channels, config.cell))
     if config.decoder.startswith("tran"):
         return TransformerDecoder(channels, config.cell, blocks=int(config.decoder.removeprefix("tran")))
     height, width = config.cell

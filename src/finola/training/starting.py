@@ -44,7 +44,8 @@ def begin_head(model: Any, folder: Path) -> bool:
 
 
 def begin(model: Autoencoder, name: str) -> list[str]:
-    """Begin with a trained model of the same name; of one that draws no pictures, with encoder, pooling, recurrence.
+    """Begin with a trained model of the same name; of one with another encoder, with its recurrence and decoder; of one
+    that draws no pictures, with encoder, pooling and recurrence.
 
     The last is how the appendix compares FINOLA and masked FINOLA: those three are kept, the decoder is new. The names
     of what was copied are returned.
@@ -53,9 +54,15 @@ def begin(model: Autoencoder, name: str) -> list[str]:
     draws = folder is None or ("variant" not in (config := read_config(folder)) and "name" in config)
     if draws:
         trained = load(name)
-        if str(trained.config) != str(model.config):
-            raise ValueError(f"{model.config} cannot begin with the weights of {trained.config}, another model.")
         fits = trained.state_dict()
+        if str(trained.config) != str(model.config):
+            fits = {key: value for key, value in fits.items() if key.startswith(("transition.", "decoder."))}
+            wanted = {key for key in own if key.startswith(("transition.", "decoder."))}
+            if fits.keys() != wanted or any(own[key].shape != value.shape for key, value in fits.items()):
+                raise ValueError(
+                    f"{model.config} cannot begin with the weights of {trained.config}, another model: not even their "
+                    "recurrence and decoder are alike."
+                )
     else:
         assert folder is not None
         fits = {
