@@ -51,7 +51,7 @@ def main() -> None:
         for model in args.models:
             file = compress(original, bpp=args.bpp, model=model, effort=args.effort)
             side = load_codec(model).model.config.image_size[0]
-            drawn[f"{model}, {side} pixels"] = decompress(file.data), side, file.bits_per_pixel
+            drawn[f"{model}, {side} pixels"] = decompress(file.data, model=model), side, file.bits_per_pixel
         code = jpeg.encode(original / 255)
         drawn["JPEG, 8 pixels"] = 255 * jpeg.decode(code), 8, code.bits / original[0].numel()
         for name, (image, period, bpp) in drawn.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -89,6 +90,12 @@ class CodecModel:
     def latents(self, tiles: Tensor) -> Tensor:
         """Tiles (T, 3, h, w) → what is stored of their q: (T, D). The slack of a wave model is not."""
         return to_latents(self.model, self.model.encode(tiles))
+
+    def rounding_error(self, step: int) -> float:
+        """The usual error of a pixel, in [0, 1], if every number is rounded to the nearest with this step."""
+        height, width = self.model.config.image_size
+        count = self.calibration.synthesis.shape[1]
+        return step_size(step) * math.sqrt(count / (12 * 3 * height * width))
 
     def maps(self, latents: Tensor) -> Tensor:
         """(T, D) → z (T, C, H, W)."""

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from finola.codec.borders import smooth_borders
 from finola.codec.calibration import CodecModel, load_codec
 from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, DamagedFile, unpack
 from finola.codec.rans import Decoder, Encoder
@@ -191,7 +192,10 @@ def decode(container: Container, model: str | None = None) -> Tensor:
     codec = find_codec(container, model)
     rows, columns = _grid(container, codec)
     latents = _latents(container, codec, rows * columns)
-    return _decode(latents, codec, (rows, columns), (container.height, container.width))
+    image = _decode(latents, codec, (rows, columns), (container.height, container.width))
+    if container.mode == ENTROPY_CODED:
+        smooth_borders(image, codec.model.config.image_size, codec.rounding_error(container.step))
+    return image
 
 
 def read_container(file: str | Path | bytes | BinaryIO) -> Container:

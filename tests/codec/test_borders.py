@@ -1,0 +1,66 @@
+"""Tile borders after rounding: small steps are spread, edges of the photo and all other pixels stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finola.codec.borders import REACH, smooth_borders
+from finola.codec.photo import _decode, _grid, _latents, compress, decompress, find_codec, read_container
+from finola.images import read_photo
+
+TILE = (32, 32)
+
+
+def halves(left: int, right: int) -> torch.Tensor:
+    image = torch.full((3, 40, 64), left, dtype=torch.uint8)
+    image[:, :, 32:] = right
+    return image
+
+
+def largest_step(image: torch.Tensor) -> int:
+    return int(image.int().diff(dim=2).abs().max())
+
+
+def test_a_small_step_becomes_a_ramp_and_an_edge_stays() -> None:
+    assert largest_step(smooth_borders(halves(100, 106), TILE, 0.02)) <= 1
+    assert torch.equal(smooth_borders(halves(20, 220), TILE, 0.02), halves(20, 220))
+    step = halves(100, 112)
+    coarse, fine = (largest_step(smooth_borders(step.clone(), TILE, error)) for error in (0.05, 0.0))
+    assert coarse <= 2 < fine
+
+
+@pytest.mark.parametrize("slope", [-1, 0, 1, 2])
+def test_a_smooth_picture_has_nothing_to_smooth(slope: int) -> None:
+    ramp = (110 + slope * torch.arange(64)).to(torch.uint8).expand(3, 64, 64).clone()
+    assert torch.equal(smooth_borders(ramp.clone(), TILE, 0.05), ramp)
+
+
+@given(st.integers(1, 100), st.integers(1, 100), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_only_pixels_near_a_border_change_and_any_size_is_taken(height: int, width: int, seed: int) -> None:
+    image = torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    smoothed = smooth_borders(image.clone(), TILE, 0.05)
+    y, x = torch.arange(height) % 32, torch.arange(width) % 32
+    far = ((y >= REACH) & (y < 32 - REACH))[:, None] & ((x >= REACH) & (x < 32 - REACH))
+    assert torch.equal(smoothed[:, far], image[:, far])
+    if height <= 32 and width <= 32:
+        assert torch.equal(smoothed, image)
+
+
+def test_borders_of_a_decoded_photo_show_less() -> None:
+    photo = read_photo("skimage:astronaut")
+    container = read_container(compress(photo, bpp=0.12).data)
+    codec = find_codec(container, None)
+    grid, side = _grid(container, codec), codec.model.config.image_size[0]
+    plain = _decode(_latents(container, codec, grid[0] * grid[1]), codec, grid, (512, 512))
+
+    def step(image: torch.Tensor) -> float:
+        steps = image.float().diff(dim=2).abs().mean((0, 1))
+        return float(steps[side - 1 :: side].mean() / steps.mean())
+
+    smoothed = decompress(compress(photo, bpp=0.12).data)
+    assert step(plain) > 1.4
+    assert step(smoothed) < 1 + 0.6 * (step(plain) - 1)
