@@ -48,8 +48,9 @@ class DataSection:
 
 @dataclass
 class LossSection:
-    """L2 on pixels, and what may be added to it."""
+    """L2 on pixels or its logarithm, and what may be added to it."""
 
+    kind: str = "l2"  # l2; or psnr, the mean of every image's own −PSNR, which is what is measured in the end
     fit_q: float = 0.0  # weight of ‖q − q_waves‖²: fits another encoder to the wave encoder of `init: waves`
     rounded: float = 0.0  # share of images whose q is rounded as in a file, by the tables beside `model.weights`
     steps: list[int] = field(default_factory=lambda: [80, 168])  # finest and coarsest step it is rounded with
@@ -223,6 +224,7 @@ def check(recipe: Recipe) -> Recipe:
         ("data.crop", data.crop, CROPS),
         ("schedule.clock", schedule.clock, CLOCKS),
         ("mask.variant", recipe.mask.variant, ("e", "b")),
+        ("loss.kind", recipe.loss.kind, ("l2", "psnr")),
         ("head.kind", recipe.head.kind, HEADS),
         ("optimiser.kind", recipe.optimiser.kind, ("adamw", "sgd")),
     ):

@@ -1,4 +1,4 @@
-"""Reconstruction (§4): L2 between the photo and what its vectors regrow."""
+"""Reconstruction (§4): L2, or PSNR, between the photo and what its vectors regrow."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from finola.wave.spectrum import Spectrum
 from finola.zoo import create, find_trained
 
 HEALTH_IMAGES = 8
+EASY = 1e-4  # squared error, 40 dB, below which an image is good enough: a flat one would outweigh all others
 
 
 class Reconstruction(Task):
@@ -47,14 +48,20 @@ class Reconstruction(Task):
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         weight = self.recipe.loss.fit_q
         if self.tables is not None:
-            return {"l2": F.mse_loss(self.model(images, self._round), images)}
+            return self._on_pixels(self.model(images, self._round), images)
         if not weight:
-            return {"l2": F.mse_loss(self.reconstruct(images), images)}
+            return self._on_pixels(self.reconstruct(images), images)
         q = self.model.encode(images)
         with torch.no_grad():
             target: Tensor = self.model.wave_encoder(images)  # type: ignore[operator]
         out = self.model.decode(self.model.propagate(q))
-        return {"l2": F.mse_loss(out, images), "fit_q": weight * F.mse_loss(q, target)}
+        return self._on_pixels(out, images) | {"fit_q": weight * F.mse_loss(q, target)}
+
+    def _on_pixels(self, out: Tensor, images: Tensor) -> dict[str, Tensor]:
+        if self.recipe.loss.kind == "l2":
+            return {"l2": F.mse_loss(out, images)}
+        errors = (out - images).square().flatten(1).mean(1)
+        return {"minus_psnr": 10 * (errors + EASY).log10().mean()}
 
     def _round(self, q: Tensor) -> Tensor:
         """Part of the tiles' q as a file of a random step gives them back; gradients pass as if it had not."""
