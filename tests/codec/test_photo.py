@@ -258,6 +258,10 @@ def test_a_calibrated_folder_is_a_codec_of_its_own(tmp_path: Path, capsys: pytes
     assert decompress(file, model=str(folder)).shape == (3, 50, 70)
     with pytest.raises(ValueError, match="needs the model mine"):
         decompress(file)
+    before = load_codec(str(folder)).hash
+    (folder / "latent.safetensors").write_bytes(b"whatever else lies beside the weights")
+    load_codec.cache_clear()
+    assert load_codec(str(folder)).hash == before
 
 
 @pytest.mark.parametrize(

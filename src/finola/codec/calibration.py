@@ -127,14 +127,15 @@ def load_codec(word: str) -> CodecModel:
     if not (folder / FILE).is_file():
         known = ", ".join([*bundled, *BUNDLED])
         raise FileNotFoundError(f"{word} is no codec: name one of {known}, or a model's folder after finola calibrate.")
-    weights = sorted(folder.glob("*.safetensors"))
     name = "".join(c for c in folder.resolve().name.lower() if c in "abcdefghijklmnopqrstuvwxyz0123456789._-")[:32]
     model = load(str(folder)).for_inference()
-    return CodecModel(name or "model", _hash(*weights), model, Calibration.load(folder / FILE))
+    return CodecModel(
+        name or "model", _hash(folder / FILE, folder / "model.safetensors"), model, Calibration.load(folder / FILE)
+    )
 
 
 def _hash(*paths: Path) -> bytes:
-    """Four bytes that change with any table or weight."""
+    """Four bytes that change with any table or weight that these files hold."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.read_bytes())
