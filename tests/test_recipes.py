@@ -43,7 +43,9 @@ ON_OTHER_DATA = ("detection/", "probe/", "finetune/", "supervised/", "moco/")
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith(ON_OTHER_DATA)])
 def test_every_recipe_takes_a_step(name: str) -> None:
     recipe = loaded(name)
-    if not recipe.loss.rounded:  # which goes on with a model in the package and its tables
+    if recipe.loss.rounded:  # goes on with a trained model and its tables, as those in the package have
+        recipe = replace(recipe, model=replace(recipe.model, weights=name.removesuffix("-rounded")))
+    else:
         recipe = reduced(recipe)
         recipe = replace(recipe, model=replace(recipe.model, weights=None))
     recipe = replace(recipe, name="", about="", paper_psnr=None)

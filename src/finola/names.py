@@ -88,6 +88,8 @@ class ModelConfig:
             raise ValueError(f"model name {self}: {self.speeds} speeds belong to norm+linear, not to {self.transition}")
         if self.transition == "conv-ae" and self.paths != 4:
             raise ValueError(f"model name {self}: Conv-AE pools to a 2x2 grid, so it has 4 vectors, not {self.paths}")
+        if self.transition == "conv-ae" and self.decoder == "refined":
+            raise ValueError(f"model name {self}: Conv-AE grows a map of its own; leave out +refined")
         if self.is_waves and (self.transition, self.speeds) != ("norm-linear", "complex"):
             raise ValueError(
                 f"model name {self}: a wave start needs norm+linear with free A and B; "

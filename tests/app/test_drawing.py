@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from finola.app import markup, moves, waves
-from finola.app.models import STATISTICS, WHOLE, describe, label, names, open_model, statistics
+from finola.app.models import WHOLE, describe, label, names, open_model, statistics
 from finola.app.page import in_words
 from finola.app.photos import Photo, example
 from finola.app.rebuild import error_levels, jpeg_within, rebuild
@@ -112,12 +112,11 @@ def test_more_components_draw_a_nearer_picture():
 
 
 def test_statistics_beside_the_weights_are_taken(tmp_path, monkeypatch):
-    from finola import zoo
-
-    (tmp_path / MODEL).mkdir()
-    statistics(MODEL)[0].save(tmp_path / MODEL / STATISTICS)
-    monkeypatch.setattr(zoo, "BUNDLED", tmp_path)
+    from finola import latent
     from finola.app import models
+
+    statistics(MODEL)[0].save(tmp_path / "q.safetensors")
+    monkeypatch.setattr(latent, "kept_with", lambda name: tmp_path / "q.safetensors")
 
     models._statistics.cache_clear()
     try:

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finola.codec.borders import REACH, smooth_borders
+from finola.codec.calibration import load_codec
 from finola.codec.photo import _decode, _grid, _latents, compress, decompress, find_codec, read_container
 from finola.images import read_photo
+from finola.names import DEFAULT_CODEC
 
 TILE = (32, 32)
 
@@ -48,6 +50,16 @@ def test_only_pixels_near_a_border_change_and_any_size_is_taken(height: int, wid
     assert torch.equal(smoothed[:, far], image[:, far])
     if height <= 32 and width <= 32:
         assert torch.equal(smoothed, image)
+
+
+def test_an_edge_stays_at_the_coarsest_step_and_the_last_border_is_smoothed() -> None:
+    error = load_codec(DEFAULT_CODEC).rounding_error(176)
+    assert error < 0.15  # a step of 8 is far coarser than that: what is dropped has no more error than it had variance
+    edge = halves(20, 240)
+    assert (smooth_borders(edge.clone(), TILE, error).int() - edge.int()).abs().max() <= 12
+    narrow = halves(100, 104)[:, :, :35]
+    assert largest_step(smooth_borders(narrow.clone(), TILE, 0.02)) <= 2
+    assert torch.equal(smooth_borders(narrow[:, :, :33].clone(), TILE, 0.02), narrow[:, :, :33])
 
 
 def test_borders_of_a_decoded_photo_show_less() -> None:

@@ -262,6 +262,9 @@ def test_a_calibrated_folder_is_a_codec_of_its_own(tmp_path: Path, capsys: pytes
     (folder / "latent.safetensors").write_bytes(b"whatever else lies beside the weights")
     load_codec.cache_clear()
     assert load_codec(str(folder)).hash == before
+    finola.create("waves+conv/32x1@4:32").save_pretrained(folder)  # other weights, the same tables
+    load_codec.cache_clear()
+    assert load_codec(str(folder)).hash != before
 
 
 @pytest.mark.parametrize(

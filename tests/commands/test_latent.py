@@ -8,9 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+import finola
 from finola.autoencoder import Autoencoder
 from finola.cli import main
 from finola.images import save_photo
+from finola.latent.statistics import FILE
 from finola.masked import MaskedFinola
 
 MODEL = "waves/64x1@8:32"
@@ -55,14 +57,10 @@ def test_without_statistics_one_sentence_says_how_they_are_made(capsys, place):
     assert "finola latent fit" in capsys.readouterr().err
 
 
-def test_a_model_in_the_package_brings_its_own(capsys, place, monkeypatch):
-    from finola.latent import statistics
-
-    (place / MODEL).mkdir(parents=True)
-    (place / MODEL / statistics.FILE).write_bytes((place / "q.safetensors").read_bytes())
-    monkeypatch.setattr(statistics, "BUNDLED", place)
-    assert run_json(capsys, "latent", "mean", "-m", MODEL, "-o", str(place / "own.png"))["written"]
-    assert run_json(capsys, *looked_at(place, "mean"))["written"]
+def test_a_model_s_folder_may_bring_its_own(capsys, place):
+    finola.load(MODEL).save_pretrained(place / "model")
+    (place / "model" / FILE).write_bytes((place / "q.safetensors").read_bytes())
+    assert run_json(capsys, "latent", "mean", "-m", str(place / "model"), "-o", str(place / "own.png"))["written"]
 
 
 @pytest.mark.parametrize("act", ["fade", "mirror", "pca"])

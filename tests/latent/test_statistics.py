@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import finola
-from finola.latent import Statistics, draw, encode, fit
+from finola.latent import Statistics, draw, encode, fit, kept_with
 from finola.latent.space import without_slack
 from finola.latent.statistics import Exact, Incremental, identity
+from finola.zoo import bundled_names
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,12 @@ def test_statistics_of_another_model_or_of_other_weights_are_refused(model, imag
         trained.decoder.read_out.linear.bias += 0.01
     with pytest.raises(ValueError, match="weights start"):
         Statistics.load(path, trained)
+
+
+@pytest.mark.parametrize("name", bundled_names())
+def test_statistics_in_the_package_belong_to_its_weights(name):
+    path = kept_with(name)
+    assert path is not None and Statistics.load(path, finola.load(name)).count > 1000
 
 
 def test_a_start_that_differs_in_its_last_bits_is_the_same_start(model):

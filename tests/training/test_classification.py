@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from training.runs import TINY, weights
 
-from finola.heads import Classifier
+from finola.heads import Classifier, ranks
 from finola.training import load_recipe, train
-from finola.training.classification import erase, mix, ranks
+from finola.training.classification import erase, mix
 from finola.training.reading import list_recipes
 from finola.training.recipe import Recipe
 from finola.zoo import load_encoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,9 @@ def test_another_encoder_begins_with_the_recurrence_and_decoder_of_a_wave_model(
     begun = build_model(section)
     q = torch.randn(1, 1, 32)
     assert torch.equal(begun.decode(begun.propagate(q)), trained.decode(trained.propagate(q)))
+    for other in ("test_resnet/32x1@4:32+refined+corner", "test_resnet/32x1@8:64+refined", "waves+conv/32x1@8:64"):
+        with pytest.raises(ValueError, match="more than the encoder"):
+            build_model(replace(section, name=other))
 
 
 def test_a_masked_model_gives_encoder_pooling_and_recurrence_to_a_new_decoder(masked: Path) -> None:

@@ -184,7 +184,7 @@ def test_what_cannot_rotate_says_so(option):
         finola.create(f"mf-w720/64x1@4:32{option}", init="waves")
 
 
-@pytest.mark.parametrize("decoder", ["", "+patch", "+tran1"])
+@pytest.mark.parametrize("decoder", ["", "+patch", "+refined", "+tran1"])
 def test_any_encoder_can_start_from_waves(decoder, tmp_path):
     model = finola.create(f"mf-w720/64x1@4:32{decoder}", init="waves").eval()
     plain = finola.create("waves/64x1@4:32").eval()

@@ -40,7 +40,7 @@ class Calibration:
     def analyse(self, latents: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
         """Latents (T, D) → b (T, K)."""
         inverse = _inverse(self.synthesis)
-        return ((latents.double().cpu() - self.mean) @ inverse.T).float().numpy()
+        return ((latents.cpu().double() - self.mean) @ inverse.T).float().numpy()
 
     def synthesise(self, b: Tensor) -> Tensor:
         """b (T, K) → latents (T, D)."""
@@ -92,10 +92,10 @@ class CodecModel:
         return to_latents(self.model, self.model.encode(tiles))
 
     def rounding_error(self, step: int) -> float:
-        """The usual error of a pixel, in [0, 1], if every number is rounded to the nearest with this step."""
+        """The usual error of a pixel, in [0, 1], by rounding with this step; a number that is dropped has no more."""
         height, width = self.model.config.image_size
-        count = self.calibration.synthesis.shape[1]
-        return step_size(step) * math.sqrt(count / (12 * 3 * height * width))
+        squares = (min(step_size(step) ** 2 / 12, 2 ** (scale / 8)) for scale in self.calibration.coder.scales)
+        return math.sqrt(sum(squares) / (3 * height * width))
 
     def maps(self, latents: Tensor) -> Tensor:
         """(T, D) → z (T, C, H, W)."""

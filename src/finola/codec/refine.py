@@ -2,8 +2,8 @@
 
 A tile's numbers b are scaled so that a step in any of them moves the pixels alike (`calibration`): JᵀJ ≈ 1 for the
 decoder's slopes J. Around what is drawn now, b̂, the error is then |b − b̂ − Jᵀr|² but for a constant, r being what the
-picture still lacks, so b̂ + Jᵀr is what should be rounded next, at the same price per bit. It is a proximal gradient
-step; one backward pass of the decoder gives Jᵀr.
+picture still lacks (before its tile borders are smoothed), so b̂ + Jᵀr is what should be rounded next, at the same
+price per bit. It is a proximal gradient step; one backward pass of the decoder gives Jᵀr.
 """
 
 from __future__ import annotations

@@ -54,10 +54,13 @@ def name_photos(model: Any, dataset: Any, quiet: bool = False) -> list[dict[str,
 
     from finola.commands._output import progress
     from finola.data import make_loader
+    from finola.heads import ranks
 
     loader = make_loader(dataset, 64, shuffle=False)
     number = {name: index for index, name in enumerate(model.classes)}
     own = torch.tensor([number.get(name, -1) for name in dataset.class_names])
+    if dataset.class_names == model.classes:  # two classes may have one name
+        own = torch.arange(len(model.classes))
     rows = []
     for batch in progress(loader, len(loader), "evaluating", quiet=quiet):
         labels = torch.where(batch.labels >= 0, own[batch.labels.clamp_min(0)], -1)
@@ -66,9 +69,10 @@ def name_photos(model: Any, dataset: Any, quiet: bool = False) -> list[dict[str,
             continue
         with torch.inference_mode():
             shares = model(batch.images[known]).softmax(1)
-        order = shares.argsort(1, descending=True)
-        rank = (order == labels[known, None]).int().argmax(1)
-        for index, label, best, place in zip(batch.indices[known], labels[known], order[:, 0], rank, strict=True):
+        places = ranks(shares, labels[known])
+        for index, label, best, place in zip(
+            batch.indices[known], labels[known], shares.argmax(1), places, strict=True
+        ):
             named = {"name": dataset.name(int(index)), "class": model.classes[int(label)]}
             rows.append(named | {"found": model.classes[int(best)], "rank": 1 + int(place)})
     if not rows:

@@ -202,12 +202,13 @@ def _observe(args: argparse.Namespace) -> None:
         check_folder(Path(args.out))
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
+    source = "the train split"
     if path := args.statistics or kept_with(args.model):
-        statistics = Statistics.load(path, model)
+        statistics, source = Statistics.load(path, model), Path(path).name
     else:
         args.components, args.incremental = None, False
         statistics = _fitted(args, model, open_cropped(args, model.config, "train"))
-    result = {"data": args.data or "FINOLA_DATA", "split": args.split}
+    result = {"data": args.data or "FINOLA_DATA", "split": args.split, "statistics": source}
     result |= observe(model, statistics, _pixels(args, data, "observing"))
     if args.out:
         write_text(Path(args.out), json.dumps(result, indent=1, allow_nan=False) + "\n")

@@ -95,9 +95,13 @@ class WaveEncoder(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
         """A checkpoint brings its own waves: how many each colour has, and with them every shape, may differ."""
         waves = state_dict.get(f"{prefix}basis.waves")
-        if waves is not None and not torch.equal(waves.cpu(), self.basis.waves.cpu()):
+        period = state_dict.get(f"{prefix}basis.period", self.basis.period)
+        same = waves is None or (
+            torch.equal(waves.cpu(), self.basis.waves.cpu()) and torch.equal(period.cpu(), self.basis.period.cpu())
+        )
+        if waves is not None and not same:
             device = self.column_waves.device
-            self.basis.period = state_dict[f"{prefix}basis.period"].cpu().clone()
+            self.basis.period = period.cpu().clone()
             self.basis.set_waves(waves.cpu().clone(), state_dict[f"{prefix}basis.means"].cpu().clone())
             self._prepare()
             if not self.stored:

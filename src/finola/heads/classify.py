@@ -11,6 +11,15 @@ from finola.pretrained import Pretrained
 HEADS = ("lin", "tran-1", "tran-4")
 
 
+def ranks(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many classes stand before the right one: (N,).
+
+    >>> ranks(torch.tensor([[0.1, 0.7, 0.2]]), torch.tensor([2]))
+    tensor([1])
+    """
+    return (logits > logits.gather(1, labels[:, None])).sum(1)
+
+
 class LinearHead(nn.Module):
     """`lin`: the map's mean, a batch norm without affine part, one linear layer."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -55,10 +54,10 @@ class Finder(nn.Module, Pretrained):
                     module.eval()
         return self
 
-    @abstractmethod
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Named losses of a batch; a target has `labels` (K,) and `boxes` (K, 4), corners in the image's pixels."""
+        raise NotImplementedError
 
-    @abstractmethod
     def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
         """What was found in each image, the surest first, in its pixels."""
+        raise NotImplementedError

@@ -16,28 +16,21 @@ from finola.heads.average_precision import average_precision, ground_truth
 from finola.heads.detect import Detector
 from finola.heads.finder import Finder
 from finola.heads.found import Found
-from finola.heads.mf_decoder import DECODERS
-from finola.heads.segment import HEAD, Segmenter
+from finola.heads.segment import Segmenter
 from finola.images import shown_size
-
-
-def is_finder(config: dict[str, Any]) -> bool:
-    """Whether a trained model's config is a detector's or a segmenter's."""
-    return config.get("head") in (*DECODERS, HEAD)
 
 
 def load_finder(name: str | Path) -> Finder:
     """A trained detector or segmenter from its folder or hub id, in evaluation mode."""
-    from finola.zoo import find_trained, read_config
+    from finola.zoo import find_trained, kind_of
 
-    folder = find_trained(str(name))
+    folder, kind = find_trained(str(name)), kind_of(str(name))
     if folder is None:
         raise FileNotFoundError(f"there is no trained model {str(name)!r}: give a folder that finola train wrote.")
-    config = read_config(folder)
-    if not is_finder(config):
-        raise ValueError(f"{name} finds no objects: a detector's head is {', '.join(DECODERS)}, a segmenter's {HEAD}.")
-    kind = Segmenter if config["head"] == HEAD else Detector
-    model: Finder = kind.from_pretrained(str(folder))
+    finders: dict[str | None, type[Finder]] = {"a detector": Detector, "a segmenter": Segmenter}
+    if kind not in finders:
+        raise ValueError(f"{name} finds no objects: it is {kind}; train a head with finola train detection/….")
+    model: Finder = finders[kind].from_pretrained(str(folder))
     return model.eval()
 
 

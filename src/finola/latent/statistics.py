@@ -14,7 +14,7 @@ from torch import Tensor
 from finola.files import check_folder, digest_of_weights, write_tensors
 from finola.latent.space import encode, without_slack
 from finola.tiles import cut, pad_to_multiple
-from finola.zoo import BUNDLED
+from finola.zoo import find_trained
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -24,7 +24,7 @@ KEPT = 512  # components that the incremental way keeps when none are asked for
 BATCH = 64  # images, or tiles, encoded at once
 KIND = "finola latent statistics"
 FILE = "latent.safetensors"
-"""Beside the weights of a model in the package: its statistics."""
+"""Beside the weights of a model: its statistics."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Statistics:
 
 
 def kept_with(name: str) -> Path | None:
-    """The statistics that come with a model in the package, if there are any."""
-    path = BUNDLED / name / FILE
-    return path if path.is_file() else None
+    """The statistics beside a trained model's weights, if there are any."""
+    folder = find_trained(name)
+    return folder / FILE if folder is not None and (folder / FILE).is_file() else None
 
 
 @torch.no_grad()

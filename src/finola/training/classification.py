@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from finola.data import Batch
-from finola.heads import Classifier
+from finola.heads import Classifier, ranks
 from finola.training.photos import Photos
 from finola.training.recipe import Recipe
 from finola.training.starting import begin_head, encoder_of
@@ -58,15 +58,6 @@ class Classify(Task):
         self.log_figure("accuracy", (hits < 1).float())
         if len(self.model.classes) > 5:
             self.log_figure("accuracy_5", (hits < 5).float())
-
-
-def ranks(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many classes stand before the right one: (N,).
-
-    >>> ranks(torch.tensor([[0.1, 0.7, 0.2]]), torch.tensor([2]))
-    tensor([1])
-    """
-    return (logits > logits.gather(1, labels[:, None])).sum(1)
 
 
 def mix(images: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:

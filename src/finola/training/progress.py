@@ -95,7 +95,8 @@ class RunProgress(Callback):
         figure = getattr(trainer.lightning_module, "figure", "psnr")
         parts = [f"{self.images_per_second:.0f} images/s"]
         if self._loss is not None:
-            parts.append(f"{mean_psnr(self._loss):.2f} dB" if figure == "psnr" else f"loss {self._loss:.3g}")
+            drawn = -self._loss if self.recipe.loss.kind == "psnr" else mean_psnr(self._loss)
+            parts.append(f"{drawn:.2f} dB" if figure == "psnr" else f"loss {self._loss:.3g}")
         if (value := trainer.callback_metrics.get(f"val/{figure}")) is not None:
             parts.append(f"val {float(value):.2f} dB" if figure == "psnr" else f"val {figure} {float(value):.4g}")
         minutes, rest = divmod(int(left), 60)

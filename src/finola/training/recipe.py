@@ -52,7 +52,7 @@ class LossSection:
 
     kind: str = "l2"  # l2; or psnr, the mean of every image's own −PSNR, which is what is measured in the end
     fit_q: float = 0.0  # weight of ‖q − q_waves‖²: fits another encoder to the wave encoder of `init: waves`
-    rounded: float = 0.0  # share of images whose q is rounded as in a file, by the tables beside `model.weights`
+    rounded: float = 0.0  # share of every batch whose q is rounded as in a file, by the tables beside `model.weights`
     steps: list[int] = field(default_factory=lambda: [80, 168])  # finest and coarsest step it is rounded with
 
 
@@ -216,6 +216,12 @@ def check(recipe: Recipe) -> Recipe:
     loss = recipe.loss
     if not 0 <= loss.rounded <= 1 or (loss.rounded and loss.fit_q):
         raise ValueError(f"loss.rounded is {loss.rounded}; it is a share from 0 to 1, and not beside loss.fit_q.")
+    if recipe.task != "reconstruction" and (loss.rounded or loss.fit_q or loss.kind != "l2"):
+        raise ValueError(f"loss.kind, fit_q and rounded belong to the task reconstruction, not to {recipe.task}.")
+    if trainer.compile and (loss.rounded or loss.fit_q):
+        raise ValueError(
+            "trainer.compile takes the model as a whole, and loss.rounded and fit_q look inside: drop one."
+        )
     if len(loss.steps) != 2 or not 0 <= loss.steps[0] <= loss.steps[1] <= 255:
         raise ValueError(f"loss.steps is {loss.steps}; it is the finest and the coarsest step of 0 to 255.")
     if recipe.model.init not in (None, "random", "waves"):

@@ -25,7 +25,7 @@ EASY = 1e-4  # squared error, 40 dB, below which an image is good enough: a flat
 
 
 class Reconstruction(Task):
-    """An `Autoencoder` trained on L2; validated by PSNR, SSIM and MS-SSIM per image."""
+    """An `Autoencoder` trained on L2 or PSNR; validated by PSNR, SSIM and MS-SSIM per image."""
 
     model: Autoencoder
 
@@ -37,7 +37,7 @@ class Reconstruction(Task):
                 f"loss.fit_q is {recipe.loss.fit_q}, but {recipe.model.name} has no wave encoder to fit q to; "
                 "set model.init=waves on a model with another encoder."
             )
-        self.tables = tables_of(recipe) if recipe.loss.rounded else None
+        self.tables = tables_of(recipe, self.model) if recipe.loss.rounded else None
         self.reconstruct = torch.compile(self._reconstruct) if recipe.trainer.compile else self._reconstruct
         self.samples: Tensor | None = None  # the first validation photos, for pictures and health
 
@@ -64,11 +64,11 @@ class Reconstruction(Task):
         return {"minus_psnr": 10 * (errors + EASY).log10().mean()}
 
     def _round(self, q: Tensor) -> Tensor:
-        """Part of the tiles' q as a file of a random step gives them back; gradients pass as if it had not."""
+        """The first part of q as a file of a random step gives them back; gradients pass as if it had not."""
         assert self.tables is not None
         finest, coarsest = self.recipe.loss.steps
         step = int(torch.randint(finest, coarsest + 1, ()))
-        count = round(self.recipe.loss.rounded * len(q))
+        count = int(self.recipe.loss.rounded * len(q) + torch.rand(()))  # the share on average, of one q as well
         some = q[:count].detach()
         given_back = to_q(self.model, self.tables.rounded(to_latents(self.model, some), step))
         return torch.cat([q[:count] + (given_back - some), q[count:]])
@@ -95,7 +95,7 @@ class Reconstruction(Task):
             self.log(f"health/{name}", float(value), rank_zero_only=True)
 
 
-def tables_of(recipe: Recipe) -> Calibration:
+def tables_of(recipe: Recipe, model: Autoencoder) -> Calibration:
     """The codec tables beside the weights that a run begins with."""
     folder = find_trained(recipe.model.weights) if recipe.model.weights else None
     if folder is None or not (folder / FILE).is_file():
@@ -103,7 +103,11 @@ def tables_of(recipe: Recipe) -> Calibration:
             f"loss.rounded is {recipe.loss.rounded}, which takes a codec's tables: set model.weights to a trained "
             f"model's folder after finola calibrate, not to {recipe.model.weights}."
         )
-    return Calibration.load(folder / FILE)
+    tables = Calibration.load(folder / FILE)
+    size = model.config.channels * model.config.paths
+    if len(tables.mean) != len(to_latents(model, torch.zeros(1, model.config.paths, model.config.channels))[0]):
+        raise ValueError(f"the tables in {folder} are for {len(tables.mean)} latents, and {model.config} has {size}.")
+    return tables
 
 
 def build_model(section: ModelSection) -> Autoencoder:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
 from finola.names import nearest
 from finola.training.recipe import ModelSection
+from finola.wave.start import wave_basis
 from finola.zoo import encoder_name, find_trained, load, read_config, trained_part
 
 
@@ -56,13 +58,7 @@ def begin(model: Autoencoder, name: str) -> list[str]:
         trained = load(name)
         fits = trained.state_dict()
         if str(trained.config) != str(model.config):
-            fits = {key: value for key, value in fits.items() if key.startswith(("transition.", "decoder."))}
-            wanted = {key for key in own if key.startswith(("transition.", "decoder."))}
-            if fits.keys() != wanted or any(own[key].shape != value.shape for key, value in fits.items()):
-                raise ValueError(
-                    f"{model.config} cannot begin with the weights of {trained.config}, another model: not even their "
-                    "recurrence and decoder are alike."
-                )
+            fits = _without_encoder(trained, model)
     else:
         assert folder is not None
         fits = {
@@ -74,6 +70,22 @@ def begin(model: Autoencoder, name: str) -> list[str]:
             raise ValueError(f"the encoder of {name} does not fit {model.config}.")
     model.load_state_dict(own | fits)
     return sorted(fits)
+
+
+def _without_encoder(trained: Autoencoder, model: Autoencoder) -> dict[str, Tensor]:
+    """Recurrence, decoder and waves of a model that differs in its encoder alone."""
+    own, ours = model.state_dict(), ("transition.", "grower.", "decoder.")
+    fits = {key: value for key, value in trained.state_dict().items() if key.startswith(ours)}
+    wanted = {key for key in own if key.startswith(ours)}
+    alike = replace(trained.config, encoder=model.config.encoder, decoder=model.config.decoder) == model.config
+    if not alike or fits.keys() != wanted or any(own[key].shape != value.shape for key, value in fits.items()):
+        raise ValueError(
+            f"{model.config} cannot begin with the weights of {trained.config}, another model: they differ in more "
+            "than the encoder."
+        )
+    if hasattr(model, "wave_encoder") and (basis := wave_basis(trained)) is not None:
+        fits |= {f"wave_encoder.basis.{key}": value for key, value in basis.state_dict().items()}
+    return fits
 
 
 def freeze(model: nn.Module, patterns: list[str]) -> None:
