@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -90,12 +89,6 @@ class CodecModel:
     def latents(self, tiles: Tensor) -> Tensor:
         """Tiles (T, 3, h, w) → what is stored of their q: (T, D). The slack of a wave model is not."""
         return to_latents(self.model, self.model.encode(tiles))
-
-    def rounding_error(self, step: int) -> float:
-        """The usual error of a pixel, in [0, 1], by rounding with this step; a number that is dropped has no more."""
-        height, width = self.model.config.image_size
-        squares = (min(step_size(step) ** 2 / 12, 2 ** (scale / 8)) for scale in self.calibration.coder.scales)
-        return math.sqrt(sum(squares) / (3 * height * width))
 
     def maps(self, latents: Tensor) -> Tensor:
         """(T, D) → z (T, C, H, W)."""

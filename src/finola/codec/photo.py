@@ -193,9 +193,7 @@ def decode(container: Container, model: str | None = None) -> Tensor:
     rows, columns = _grid(container, codec)
     latents = _latents(container, codec, rows * columns)
     image = _decode(latents, codec, (rows, columns), (container.height, container.width))
-    if container.mode == ENTROPY_CODED:
-        smooth_borders(image, codec.model.config.image_size, codec.rounding_error(container.step))
-    return image
+    return smooth_borders(image, codec.model.config.image_size)
 
 
 def read_container(file: str | Path | bytes | BinaryIO) -> Container:
