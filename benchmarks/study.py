@@ -73,7 +73,7 @@ def study(method: str, seed: int, args: argparse.Namespace) -> dict[str, float]:
     if weights is None:
         settle(encoder, size)
     train_set = extract(encoder, "imagenette128", "train", size, mirrored=True, limit=args.photos)
-    val_set = extract(encoder, "imagenette128", "val", size)
+    val_set = extract(encoder, "imagenette128", "val", size, like="train")
     head = train_head("tran-1", train_set, epochs=args.head_epochs, seed=seed)
     found = {
         "pre_training_seconds": round(took, 1),

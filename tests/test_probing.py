@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from finola.cli import main
 from finola.encoders import build_encoder
 from finola.heads import Classifier
-from finola.names import DEFAULT_CLASSIFIER
 from finola.probing import Features, accuracy, extract, knn, train_head
-from finola.zoo import load_classifier
 
 
 def features(seed: int, count: int, signal: float) -> Features:
@@ -72,15 +70,6 @@ def test_the_verbs_probe_and_classify(colour_folders, tmp_path, capsys) -> None:
     )
     said = capsys.readouterr()
     assert "broken.png" in said.err and "astronaut" in said.out
-
-
-def test_classify_works_on_the_first_run(capsys) -> None:
-    assert main(["classify", "skimage:astronaut", "skimage:coffee", "--top", "3", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [len(row["classes"]) for row in rows] == [3, 3]
-    assert all(0 < share <= 1 for row in rows for share in row["classes"].values())
-    classes = load_classifier(DEFAULT_CLASSIFIER).classes
-    assert len(classes) == 10 and set(rows[0]["classes"]) <= set(classes)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ Size = tuple[int, int]
 
 DEFAULT_MODEL = "tile64"
 DEFAULT_CODEC = "tile64-512"
-DEFAULT_CLASSIFIER = "masked-b-w720"
 """What the verbs take where no model is named."""
 
 MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")

@@ -44,12 +44,18 @@ def extract(
     *,
     mirrored: bool = False,
     limit: int | None = None,
+    like: str | None = None,
     progress: Progress | None = None,
 ) -> Features:
-    """Features of the labelled photos of a split, centre crops of `size` pixels; with `mirrored`, both ways round."""
+    """Features of the labelled photos of a split, centre crops of `size` pixels; with `mirrored`, both ways round.
+
+    `like` is the split whose numbers the classes have: that of training.
+    """
     dataset = open_data(data, split, transform=CentreCrop(size))
     if not dataset.classes:
         raise ValueError(f"{dataset.source.where} has no labels to probe with: give class folders or a label column.")
+    if like is not None:
+        dataset.number_like(open_data(data, like))
     dataset.source = evenly(dataset.source, limit)
     device = next(encoder.parameters()).device
     was_training = encoder.training

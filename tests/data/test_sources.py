@@ -124,6 +124,17 @@ def test_parquet_folder_file_pattern_and_hugging_face_layout(tmp_path: Path) -> 
     assert levels(hub) == [7] and hub.sample(0)[1] == 2 and hub.classes == {0: "ant", 1: "bee", 2: "cat"}
 
 
+def test_labels_with_gaps_count_from_zero_alike_in_every_split(tmp_path: Path) -> None:
+    for split, labels in (("train", [0, 217, 482, 217]), ("val", [482, 0, 999])):
+        table = pyarrow.table({"image": [png(7)] * len(labels), "label": labels, "name": [f"c{n}" for n in labels]})
+        parquet.write_table(table, tmp_path / f"{split}.parquet")
+    train, val = (open_data(tmp_path, split) for split in ("train", "val"))
+    assert train.class_names == ["c0", "c217", "c482"] and train.num_classes == 3
+    assert [train.sample(i)[1] for i in range(4)] == [0, 1, 2, 1]
+    val.number_like(train)
+    assert [val.sample(i)[1] for i in range(3)] == [2, 0, -1] and val.class_names == train.class_names
+
+
 def test_a_large_parquet_set_reads_by_row_groups_and_still_visits_each_photo_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +192,7 @@ def test_coco_gives_photos_and_their_objects(tmp_path: Path) -> None:
         (tmp_path / "annotations").mkdir(exist_ok=True)
         (tmp_path / "annotations" / f"instances_{part}.json").write_text(json.dumps(content))
     train, val = open_data(tmp_path), open_data(tmp_path, "val")
-    assert levels(train) == [1] and levels(val) == [2] and val.classes == {18: "dog"}
+    assert levels(train) == [1] and levels(val) == [2] and val.source.classes == {18: "dog"}
     target = val.target(0)
     assert target["boxes"].tolist() == [[1, 2, 4, 6]] and target["categories"].tolist() == [18]
     assert target["size"] == (16, 16) and target["image_id"] == 2 and target["segmentation"] == [[[1, 2, 4, 2, 4, 6]]]

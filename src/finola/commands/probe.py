@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     encoder = load_encoder(args.encoder, (args.size, args.size))
     reading = {"size": args.size, "limit": args.limit, "progress": bar}
     train = extract(encoder, args.data, "train", mirrored=True, **reading)
-    val = extract(encoder, args.data, "val", **reading)
+    val = extract(encoder, args.data, "val", like="train", **reading)
     found = {}
     for probe in args.probes:
         if probe == "knn":

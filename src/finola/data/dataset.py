@@ -1,6 +1,6 @@
 """One contract over every source: photo number `index` in epoch `epoch` is always the same image."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -51,6 +51,13 @@ class PhotoDataset(Dataset[Item]):
         self.seed, self.crops_per_image = seed, crops_per_image
         self.augment = build_augment(augment) if augment else None
         self._unreadable: dict[int, str] = {}
+        self._numbers = {label: number for number, label in enumerate(sorted(source.classes))}
+        self._names = [source.classes[label] for label in self._numbers]
+
+    def number_like(self, other: Self) -> None:
+        """Give classes the numbers that they have in another split; a class that it lacks is unknown, −1."""
+        self._numbers = dict(other._numbers)
+        self._names = other.class_names
 
     def __len__(self) -> int:
         return len(self.source)
@@ -85,7 +92,7 @@ class PhotoDataset(Dataset[Item]):
         size = shown_size(photo, name)
         views = [self.transform.view(size, random) for _ in range(self.crops_per_image)]
         images = self._augmented(draw(photo, views, name), random)
-        return Item(images, self.source.label(number), number, replaced, skipped)
+        return Item(images, self._numbers.get(self.source.label(number), -1), number, replaced, skipped)
 
     def _augmented(self, images: Tensor, random: np.random.Generator) -> Tensor:
         if self.augment is None:
@@ -102,18 +109,18 @@ class PhotoDataset(Dataset[Item]):
 
     @property
     def classes(self) -> dict[int, str]:
-        """Class names by label."""
-        return self.source.classes
+        """Class names by label. Labels count from 0, in the order of the source's own, which may have gaps."""
+        return dict(enumerate(self.class_names))
 
     @property
     def num_classes(self) -> int:
-        """The largest label and one, as many outputs as a classifier needs; the train split has every class."""
-        return max(self.classes, default=-1) + 1
+        """As many outputs as a classifier needs."""
+        return len(self._numbers)
 
     @property
     def class_names(self) -> list[str]:
-        """The name of every label from 0 on, its number where it has none."""
-        return [self.classes.get(number, str(number)) for number in range(self.num_classes)]
+        """The name of every label from 0 on."""
+        return self._names
 
     @property
     def unreadable(self) -> list[tuple[str, str]]:

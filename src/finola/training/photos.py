@@ -36,6 +36,8 @@ class Photos(LightningDataModule):
         )
         val_size = (data.val_size, data.val_size) if data.val_size else size
         self.val = self._open(data.val_path or data.path, "val", CentreCrop(val_size), data.val_limit)
+        if self.train.num_classes:
+            self.val.number_like(self.train)
 
     def _open(
         self,
