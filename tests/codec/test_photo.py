@@ -195,7 +195,7 @@ def test_effort_brings_back_what_a_bad_encoder_lost(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(CodecModel, "latents", lambda self, tiles: 0.5 * original(self, tiles))
     bad = figure(decompress(compress(image, quality=60).data), image)
     found = figure(decompress(compress(image, quality=60, effort=8).data), image)
-    assert bad < good - 3 and found > good - 0.5
+    assert bad < good - 3 and found > bad + 2 / 3 * (good - bad)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

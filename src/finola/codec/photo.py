@@ -26,6 +26,7 @@ from finola.names import DEFAULT_CODEC
 from finola.tiles import cut, join
 
 PLAIN_BITS = 4  # per latent in the paper's mode
+LEVELS = (1 << PLAIN_BITS) - 1  # the last of them
 STEPS = 256  # 0 is the finest
 COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
 
@@ -84,7 +85,12 @@ def compress(
     b = codec.calibration.analyse(every)
     if mode == "paper":
         if effort:
-            b = refine(codec, image, b, lambda numbers: (numbers, 0.0), ROUNDS[effort])
+
+            def plainly(numbers: Numbers) -> tuple[Numbers, float]:
+                levels = _levels(codec, codec.calibration.synthesise(torch.from_numpy(numbers)))
+                return codec.calibration.analyse(_from_levels(codec, levels)), 0.0
+
+            b = refine(codec, image, b, plainly, ROUNDS[effort])
             every = codec.calibration.synthesise(torch.from_numpy(b))
         payload = _plain(codec, every)
         return Compressed(pack(PLAIN_BITS, payload, plain=True), width, height, 8.0 * len(payload))
@@ -169,12 +175,20 @@ def _tile_rows(image: Tensor, codec: CodecModel) -> Iterator[Tensor]:
 
 def _plain(codec: CodecModel, latents: Tensor) -> bytes:
     """Four bits per latent between its usual lowest and highest value, two to a byte."""
-    low, high = codec.calibration.low, codec.calibration.high
-    levels = (1 << PLAIN_BITS) - 1
-    numbers = ((latents - low) / (high - low).clamp_min(1e-12) * levels).round().clamp(0, levels)
-    flat = numbers.to(torch.uint8).flatten().numpy()
+    flat = _levels(codec, latents).to(torch.uint8).flatten().numpy()
     flat = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
     return (flat[0::2] << 4 | flat[1::2]).tobytes()
+
+
+def _levels(codec: CodecModel, latents: Tensor) -> Tensor:
+    """Latents (T, D) as the nearest of the plain mode's levels, whole numbers from 0."""
+    low, high = codec.calibration.low, codec.calibration.high
+    return ((latents - low) / (high - low).clamp_min(1e-12) * LEVELS).round().clamp(0, LEVELS)
+
+
+def _from_levels(codec: CodecModel, levels: Tensor) -> Tensor:
+    low, high = codec.calibration.low, codec.calibration.high
+    return low + levels / LEVELS * (high - low)
 
 
 def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None) -> Tensor:
@@ -253,10 +267,7 @@ def _latents(container: Container, codec: CodecModel, count: int) -> Tensor:
         raise DamagedFile(f"the payload has {len(container.payload)} bytes, and {needed} are needed: it is damaged.")
     packed = np.frombuffer(container.payload, np.uint8)
     numbers = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[: count * size].reshape(count, size)
-    levels = (1 << PLAIN_BITS) - 1
-    return calibration.low + torch.from_numpy(numbers.astype(np.float32)) / levels * (
-        calibration.high - calibration.low
-    )
+    return _from_levels(codec, torch.from_numpy(numbers.astype(np.float32)))
 
 
 @torch.inference_mode()

@@ -22,7 +22,7 @@ def add_crop(parser: argparse.ArgumentParser) -> None:
 def add_data(parser: argparse.ArgumentParser, split: str) -> None:
     parser.add_argument("data", nargs="?", help="photos in any form that finola train takes (default: FINOLA_DATA)")
     parser.add_argument("--split", default=split, help="train, val, test or all (default: %(default)s)")
-    parser.add_argument("--limit", type=int, help="use this many photos only")
+    parser.add_argument("--limit", type=int, help="use this many photos only, from all over the data")
 
 
 def cropped_size(args: argparse.Namespace, config: ModelConfig) -> tuple[int, int]:
@@ -36,20 +36,22 @@ def cropped_size(args: argparse.Namespace, config: ModelConfig) -> tuple[int, in
 
 
 def open_cropped(args: argparse.Namespace, config: ModelConfig, split: str) -> PhotoDataset:
-    """The data that `add_data` asked for, every photo cut to one size."""
+    """The data that `add_data` asked for, every photo cut to one size; with --limit, photos from all over it."""
     from finola.data import CentreCrop, open_data
+    from finola.data.sources import evenly
 
     if args.limit is not None and args.limit < 1:
         raise ValueError(f"--limit {args.limit} leaves no photo: use 1 or more.")
-    return open_data(args.data, split, transform=CentreCrop(cropped_size(args, config)))
+    data = open_data(args.data, split, transform=CentreCrop(cropped_size(args, config)))
+    data.source = evenly(data.source, args.limit)
+    return data
 
 
 def readable(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterator[tuple[int, Tensor]]:
     """Number and pixels, uint8 (3, H, W), of every photo that can be read, with a progress bar."""
     from finola.commands._output import progress
 
-    count = min(len(data), args.limit or len(data))
-    for index in progress(range(count), count, what, quiet=args.json):
+    for index in progress(range(len(data)), len(data), what, quiet=args.json):
         item = data[0, index]
         if not item.replaced:
             yield index, item.images[0]
