@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent.parent / "results"
 WHAT = {
     "tile64": "64×64 tiles, one vector q of 256 channels each, regrown to a 16×16 map; decoded across tiles.",
     "tile64-512": "The same as `tile64` with 512 channels: sharper, twice the latents.",
-    "photo256": "A whole 256×256 photo from **one** vector of 1024 channels.",
+    "photo256": "A whole 256×256 photo from **one** vector of 1024 channels, regrown to a 16×16 map.",
     "photo256-mf": "The paper's architecture: Mobile-Former W720, attention pooling, one vector of 1024 channels.",
     "masked-b-w720": "Mobile-Former W720 pre-trained by masked FINOLA-B, and a tran-1 head for ten classes.",
 }
@@ -37,7 +37,7 @@ def card(name: str) -> str:
     run = RESULTS / f"train-{name}"
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     summary = json.loads((run / "summary.json").read_text())
-    size = sum(file.stat().st_size for file in (BUNDLED / name).glob("*.safetensors")) / 1e6
+    size = (BUNDLED / name / "model.safetensors").stat().st_size / 1e6
     parts = [
         "---\nlibrary_name: finola\nlicense: other\nlicense_name: non-commercial-research\ntags: [finola]\n---",
         f"# {name}\n\n{WHAT[name]}\n",
@@ -68,7 +68,7 @@ def _training(name: str, recipe: dict[str, Any], summary: dict[str, Any]) -> str
         f"{hours:.2f} hours, on two CPU cores that other work shared. Seed {recipe['seed']}. "
         f"The curve and the recipe are in `results/train-{name}`."
     )
-    return text + ("\n\n" + notes.read_text().partition("\n\n")[2].strip() if notes.exists() else "")
+    return text + ("\n\n" + notes.read_text().partition("\n\n")[2].strip("\n") if notes.exists() else "")
 
 
 def _figures(name: str) -> str:
