@@ -39,12 +39,14 @@ def test_peak_memory_counts_what_lives_at_the_same_time() -> None:
 
 
 def test_memory_is_linear_in_the_map_s_area() -> None:
-    found = memory_by_area(tiny("model.name=waves+conv/32x1@8:64"), torch.device("cpu"))
-    assert [row["map"] for row in found["bytes_per_image"]] == [4, 8, 16, 32]
+    # A decoder that is the same at every size of cell, as a refinement on pixels is not.
+    words = ("model.name=waves/32x1@16:64", "optimiser.groups={}")
+    found = memory_by_area(tiny(*words), torch.device("cpu"))
+    assert [row["map"] for row in found["bytes_per_image"]] == [8, 16, 32, 64]
     assert found["lines"]["step"]["r_squared"] > 0.999
     # Propagation alone grows no faster than the area: the buffers of its weight gradients have a largest size.
     bytes_per_position = [row["propagation"] / row["area"] for row in found["bytes_per_image"]]
-    assert max(bytes_per_position) == bytes_per_position[0]
+    assert bytes_per_position[1:] == sorted(bytes_per_position[1:], reverse=True)
 
 
 def test_a_line_is_fitted() -> None:
