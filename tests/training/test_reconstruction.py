@@ -17,6 +17,7 @@ from finola.metrics import psnr
 from finola.tiles import cut
 from finola.training import load_recipe
 from finola.training.reconstruction import Reconstruction
+from finola.training.task import build_task
 
 NAME = "waves+conv/32x1@4:16"
 
@@ -94,3 +95,28 @@ def test_without_tables_one_sentence_says_what_is_missing(tmp_path: Path) -> Non
     ):
         with pytest.raises(ValueError, match=wrong):
             load_recipe("smoke", [*TINY, *words])
+
+
+def test_an_encoder_that_sees_photos_shrunk_draws_them_at_full_size() -> None:
+    words = ["model.name=test_resnet/32x1@4:64+refined", "model.encoder_size=32", "optimiser.groups={}"]
+    task = build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null"]))
+    assert isinstance(task, Reconstruction)
+    model, images = task.model.eval(), torch.rand(2, 3, 64, 64)
+    seen = torch.nn.functional.avg_pool2d(images, 2)
+    drawn = model.decoder.read_out(model.propagate(model.pool(model.encoder(seen))))
+    [(_, loss)] = task.losses(images, None).items()
+    assert float(loss.detach()) == pytest.approx(float((drawn - images).square().mean().detach()), rel=1e-5)
+    for more, message in (
+        ("loss.fit_q=1.0", "without loss.rounded"),
+        ("model.name=waves+conv/32x1@4:16", "has one size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null", more]))
+
+
+def test_another_encoder_begins_around_the_vector_of_a_grey_image() -> None:
+    torch.manual_seed(0)
+    images = torch.full((1, 3, 64, 64), 0.5)
+    waves, random = (finola.create("test_resnet/32x1@4:64", init).eval() for init in ("waves", "random"))
+    with torch.inference_mode():
+        assert psnr(waves(images), images) > psnr(random(images), images) + 10

@@ -14,6 +14,7 @@ from finola.masked import MaskedFinola
 from finola.training import load_recipe, train
 from finola.training.recipe import ModelSection
 from finola.training.reconstruction import build_model
+from finola.training.task import build_task
 
 NAME = "test_resnet/16x1@4:64"
 
@@ -68,4 +69,18 @@ def test_what_is_frozen_stays_through_training_with_its_statistics(masked: Path,
     assert all(torch.equal(given[key], after[key]) for key in given if key.startswith("encoder."))
     assert not torch.equal(given["transition.A"], after["transition.A"])
     with pytest.raises(ValueError, match=r"model\.frozen has encodr"):
-        build_model(ModelSection(NAME, frozen=["encodr.*"]))
+        build_task(load_recipe("smoke", [*TINY, *words, "model.frozen=[encodr.*]"]))
+
+
+def test_masked_training_goes_on_at_another_size(masked: Path) -> None:
+    words = ["task=masked", "mask.variant=e", f"model.weights={masked}", "model.init=null", "optimiser.groups={}"]
+    words += ["model.frozen=[encoder.*]", "logging.health=false"]
+    task = build_task(load_recipe("smoke", [*TINY, *words, "model.name=test_resnet/16x1@2:32+patch"]))
+    given = MaskedFinola.from_pretrained(masked).state_dict()
+    assert all(torch.equal(value, given[key]) for key, value in task.model.state_dict().items())
+    trained = {key.partition(".")[0] for key, value in task.model.named_parameters() if value.requires_grad}
+    assert trained == {"pool", "transition", "decoder"}
+    with pytest.raises(ValueError, match="no masked model of its parts"):
+        build_task(load_recipe("smoke", [*TINY, *words, "model.name=test_resnet/32x1@4:64+patch"]))
+    with pytest.raises(ValueError, match="belong to the task reconstruction"):
+        load_recipe("smoke", [*TINY, *words, "model.init=waves"])

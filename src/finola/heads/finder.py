@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from finola.heads.found import Found
 from finola.pretrained import Pretrained
 
 
-class Finder(nn.Module, Pretrained):
+class Finder(nn.Module, Pretrained, ABC):
     """An encoder and a head that finds objects.
 
     `frozen` keeps the encoder as it is. A trained encoder keeps its batch norms' statistics all the same, unless
@@ -54,10 +55,10 @@ class Finder(nn.Module, Pretrained):
                     module.eval()
         return self
 
+    @abstractmethod
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Named losses of a batch; a target has `labels` (K,) and `boxes` (K, 4), corners in the image's pixels."""
-        raise NotImplementedError
 
+    @abstractmethod
     def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
         """What was found in each image, the surest first, in its pixels."""
-        raise NotImplementedError

@@ -31,8 +31,6 @@ class Classify(Task):
         self.model = Classifier(name, head.kind, recipe.classes, size, frozen=head.frozen, dropout=head.dropout)
         if weights is not None:
             begin_head(self.model, weights)
-        if section.checkpointing:
-            self.model.encoder.set_grad_checkpointing()  # type: ignore[operator]
 
     @classmethod
     def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:

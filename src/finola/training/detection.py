@@ -70,8 +70,6 @@ class Detect(Task):
         self.model = self.build(name)
         if weights is not None:
             begin_head(self.model, weights)
-        if recipe.model.checkpointing:
-            self.model.encoder.set_grad_checkpointing()  # type: ignore[operator]
         self.samples: Tensor | None = None
         self._sizes: Tensor | None = None
         self._results: list[dict[str, Any]] = []

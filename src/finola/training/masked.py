@@ -8,6 +8,7 @@ from torch import Tensor
 from finola.data import Batch
 from finola.masked import MaskedFinola, Prediction, masked_loss, random_places
 from finola.training.recipe import Recipe
+from finola.training.starting import begin_masked
 from finola.training.task import Task
 
 
@@ -20,6 +21,8 @@ class Masked(Task):
         super().__init__(recipe, figures=("psnr",))
         mask = recipe.mask
         self.model = MaskedFinola(recipe.model.name, mask.variant, one_jump=mask.one_jump)
+        if recipe.model.weights is not None:
+            begin_masked(self.model, recipe.model.weights)
         self.samples: Tensor | None = None
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ class ModelSection:
     weights: str | None = None  # a trained model's folder or name: the run begins with what fits of it
     spectrum: str | None = None  # a JSON file of `finola spectrum` that ranks the waves of a wave start
     frozen: list[str] = field(default_factory=list)  # patterns such as encoder.*: these do not train
+    encoder_size: int | None = None  # photos are shrunk to this side for the encoder, and the refinement is left out
     checkpointing: bool = False  # recompute activations in the backward pass: less memory, more time
 
 
@@ -221,6 +222,17 @@ def check(recipe: Recipe) -> Recipe:
     if trainer.compile and (loss.rounded or loss.fit_q):
         raise ValueError(
             "trainer.compile takes the model as a whole, and loss.rounded and fit_q look inside: drop one."
+        )
+    if recipe.task != "reconstruction" and (recipe.model.init == "waves" or recipe.model.spectrum):
+        raise ValueError(
+            f"model.init=waves and model.spectrum belong to the task reconstruction, not to {recipe.task}."
+        )
+    if recipe.model.encoder_size is not None and (
+        recipe.task != "reconstruction" or loss.rounded or loss.fit_q or data.size or data.val_size
+    ):
+        raise ValueError(
+            f"model.encoder_size is {recipe.model.encoder_size}: it belongs to the task reconstruction, with images of "
+            "the model's own size, without loss.rounded, loss.fit_q, data.size and data.val_size."
         )
     if len(loss.steps) != 2 or not 0 <= loss.steps[0] <= loss.steps[1] <= 255:
         raise ValueError(f"loss.steps is {loss.steps}; it is the finest and the coarsest step of 0 to 255.")

@@ -13,9 +13,10 @@ from torch import Tensor
 from finola.autoencoder import Autoencoder
 from finola.codec.calibration import FILE, Calibration, to_latents, to_q
 from finola.data import Batch
+from finola.decoders.waves import WaveDecoder
 from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
 from finola.training.recipe import ModelSection, Recipe
-from finola.training.starting import begin, freeze
+from finola.training.starting import begin
 from finola.training.task import Task
 from finola.wave.spectrum import Spectrum
 from finola.zoo import create, find_trained
@@ -37,12 +38,18 @@ class Reconstruction(Task):
                 f"loss.fit_q is {recipe.loss.fit_q}, but {recipe.model.name} has no wave encoder to fit q to; "
                 "set model.init=waves on a model with another encoder."
             )
+        side = recipe.model.encoder_size
+        if side is not None and self.model.config.is_waves:
+            raise ValueError(
+                f"model.encoder_size is {side}, but the encoder of {recipe.model.name} has one size: leave it out."
+            )
         self.tables = tables_of(recipe, self.model) if recipe.loss.rounded else None
         self.reconstruct = torch.compile(self._reconstruct) if recipe.trainer.compile else self._reconstruct
         self.samples: Tensor | None = None  # the first validation photos, for pictures and health
 
     def _reconstruct(self, images: Tensor) -> Tensor:
-        out: Tensor = self.model(images)
+        side = self.recipe.model.encoder_size
+        out: Tensor = self.model(images) if side is None else draw_coarsely(self.model, images, side)
         return out
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -77,7 +84,7 @@ class Reconstruction(Task):
         if self.skip_validation:
             return
         images = batch.images
-        out = self.model(images)
+        out = self._reconstruct(images)
         self.log_figure("psnr", psnr(out, images))
         if min(images.shape[-2:]) >= 11:  # the side of SSIM's window
             self.log_figure("ssim", ssim(out, images))
@@ -95,6 +102,17 @@ class Reconstruction(Task):
             self.log(f"health/{name}", float(value), rank_zero_only=True)
 
 
+def draw_coarsely(model: Autoencoder, images: Tensor, side: int) -> Tensor:
+    """Images as the model draws them when its encoder sees them shrunk, and before its refinement.
+
+    Several times as fast for an encoder that must learn from nothing: where things are comes before their detail.
+    """
+    q = model.pool(model.encoder(F.interpolate(images, size=(side, side), mode="area")))
+    z, decoder = model.propagate(q), model.decoder
+    out: Tensor = decoder.read_out(z) if isinstance(decoder, WaveDecoder) else decoder(z)
+    return out
+
+
 def tables_of(recipe: Recipe, model: Autoencoder) -> Calibration:
     """The codec tables beside the weights that a run begins with."""
     folder = find_trained(recipe.model.weights) if recipe.model.weights else None
@@ -104,8 +122,8 @@ def tables_of(recipe: Recipe, model: Autoencoder) -> Calibration:
             f"model's folder after finola calibrate, not to {recipe.model.weights}."
         )
     tables = Calibration.load(folder / FILE)
-    size = model.config.channels * model.config.paths
-    if len(tables.mean) != len(to_latents(model, torch.zeros(1, model.config.paths, model.config.channels))[0]):
+    size = to_latents(model, torch.zeros(1, model.config.paths, model.config.channels)).shape[1]
+    if len(tables.mean) != size:
         raise ValueError(f"the tables in {folder} are for {len(tables.mean)} latents, and {model.config} has {size}.")
     return tables
 
@@ -119,9 +137,6 @@ def build_model(section: ModelSection) -> Autoencoder:
         initialise_waves(model, read_spectrum(Path(section.spectrum), model.config.image_size))
     if section.weights is not None:
         begin(model, section.weights)
-    freeze(model, section.frozen)
-    if section.checkpointing:
-        model.set_grad_checkpointing()
     return model
 
 

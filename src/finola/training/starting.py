@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
+from finola.masked import MaskedFinola
 from finola.names import nearest
 from finola.training.recipe import ModelSection
 from finola.wave.start import wave_basis
@@ -43,6 +44,19 @@ def begin_head(model: Any, folder: Path) -> bool:
     if fits:
         model.head.load_state_dict(head)
     return fits
+
+
+def begin_masked(model: MaskedFinola, name: str) -> None:
+    """Copy a masked model of the same parts; the size of its images may be another, since no part depends on it."""
+    folder = find_trained(name)
+    if folder is None:
+        raise FileNotFoundError(f"model.weights is {name!r}: there is no trained model of that name here.")
+    given, own = load_file(folder / "model.safetensors"), model.state_dict()
+    if given.keys() != own.keys() or any(own[key].shape != value.shape for key, value in given.items()):
+        raise ValueError(
+            f"{model.config} cannot begin with the weights of {name}: that is no masked model of its parts."
+        )
+    model.load_state_dict(given)
 
 
 def begin(model: Autoencoder, name: str) -> list[str]:

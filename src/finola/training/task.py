@@ -19,6 +19,7 @@ from finola.training.optimiser import build_optimiser
 from finola.training.photos import Photos
 from finola.training.recipe import Recipe
 from finola.training.schedule import by_drops, by_steps, by_time
+from finola.training.starting import freeze
 
 TASKS = {
     "reconstruction": "finola.training.reconstruction:Reconstruction",
@@ -130,7 +131,12 @@ class Task(LightningModule):
 
 def build_task(recipe: Recipe) -> Task:
     """The Lightning module of a recipe."""
-    return task_class(recipe)(recipe)
+    task = task_class(recipe)(recipe)
+    freeze(task.model, recipe.model.frozen)
+    if recipe.model.checkpointing:
+        whole = hasattr(task.model, "set_grad_checkpointing")
+        (task.model if whole else task.model.encoder).set_grad_checkpointing()  # type: ignore[operator, union-attr]
+    return task
 
 
 def task_class(recipe: Recipe) -> type[Task]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from finola.decoders.waves import AddedDecoder, ConvRefinement, WaveDecoder
 from finola.encoders.waves import WaveEncoder
 from finola.names import ModelConfig
+from finola.pooling import AttentionPool
 from finola.transitions import NormLinear
 from finola.wave.basis import WaveBasis
 from finola.wave.spectrum import Spectrum
@@ -46,6 +47,9 @@ def initialise_waves(model: Autoencoder, spectrum: Spectrum | None = None) -> Au
             wave_encoder.set_spectrum(spectrum)
     else:
         wave_encoder = model.wave_encoder = WaveEncoder(config, spectrum=spectrum, stored=False).requires_grad_(False)
+        if isinstance(model.pool, AttentionPool):  # around the vector of a grey image, from where all others are near
+            grey = torch.full((1, 3, *config.image_size), 0.5)
+            model.pool.attention.out_proj.bias.copy_(wave_encoder(grey).mean((0, 1)))
     basis = wave_encoder.basis
     for name, matrix in basis.coefficients()._asdict().items():
         getattr(model.transition, name).copy_(matrix)
