@@ -14,6 +14,7 @@ Size = tuple[int, int]
 
 DEFAULT_MODEL = "tile64"
 DEFAULT_CODEC = "tile64-512"
+DEFAULT_WHOLE = "photo256"  # one vector for a whole photo
 """What the verbs take where no model is named."""
 
 MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")

@@ -63,6 +63,10 @@ def test_a_model_s_folder_may_bring_its_own(capsys, place):
     assert run_json(capsys, "latent", "mean", "-m", str(place / "model"), "-o", str(place / "own.png"))["written"]
 
 
+def test_the_first_look_needs_nothing_but_the_package(capsys, place):
+    assert run_json(capsys, "latent", "mean", "-o", str(place / "first.png"))["written"]
+
+
 @pytest.mark.parametrize("act", ["fade", "mirror", "pca"])
 def test_photos_are_moved_and_drawn(capsys, place, act):
     photos = [str(place / "photos" / f"{index}.png") for index in (0, 1)]

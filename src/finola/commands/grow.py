@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+from finola.names import DEFAULT_WHOLE
+
 HELP = "film a photo growing from its start, step by step, or one of its waves travelling"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("photo", help="a file, or skimage:NAME")
     parser.add_argument(
-        "-m", "--model", default="waves/1024x1@16", help="a folder, a name, or a hub id (default: %(default)s)"
+        "-m", "--model", default=DEFAULT_WHOLE, help="a folder, a name, or a hub id (default: %(default)s)"
     )
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="film to write (.gif, .webp or .mp4)")
     parser.add_argument("--seconds", type=float, default=3.0, help="its length (default: %(default)s)")

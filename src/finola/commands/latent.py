@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finola.commands._photos import add_crop, add_data, cropped_size, open_cropped, read_cropped, readable
+from finola.names import DEFAULT_WHOLE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from finola.latent.statistics import Statistics
 
 HELP = "look into the space of q: its mean, fades, mirrors, mixes, samples, components and neighbours"
-DEFAULT_MODEL = "waves/1024x1@16"
 PHOTO = "a file, or skimage:NAME"
 
 Act = Callable[[argparse.Namespace], None]
@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         one: ArgumentParser = acts.add_parser(name, help=words, description=words)
         one.set_defaults(act=act)
         text = "a folder, a name, or a hub id (default: %(default)s)"
-        one.add_argument("-m", "--model", default=DEFAULT_MODEL, help=text)
+        one.add_argument("-m", "--model", default=DEFAULT_WHOLE, help=text)
         one.add_argument("--json", action="store_true", help="print JSON")
         if statistics:
             text = "what finola latent fit made for this model (default: those that come with it)"
