@@ -17,6 +17,13 @@ DEFAULT_CODEC = "tile64-512"
 DEFAULT_WHOLE = "photo256"  # one vector for a whole photo
 """What the verbs take where no model is named."""
 
+HEADS = {
+    "classify": ("lin", "tran-1", "tran-4"),
+    "detect": ("mf-dec-522", "mf-dec-211"),
+    "segment": ("mask-rcnn",),
+}
+"""What stands on an encoder, by task."""
+
 MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")
 STARTS = {
     "scatter": "scatter",

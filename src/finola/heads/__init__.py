@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from finola.heads.classify import HEADS, Classifier, LinearHead, TransformerHead, build_head, ranks
+from finola.heads.classify import Classifier, LinearHead, TransformerHead, build_head, ranks
 
-__all__ = ["HEADS", "Classifier", "LinearHead", "TransformerHead", "build_head", "ranks"]
+__all__ = ["Classifier", "LinearHead", "TransformerHead", "build_head", "ranks"]

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from finola.encoders import build_encoder
+from finola.names import HEADS
 from finola.pretrained import Pretrained
-
-HEADS = ("lin", "tran-1", "tran-4")
 
 
 def ranks(logits: Tensor, labels: Tensor) -> Tensor:
@@ -77,8 +76,8 @@ def build_head(name: str, channels: int, classes: int, dropout: float = 0.0) -> 
     >>> build_head("tran-1", 720, classes=10)(__import__("torch").rand(2, 720, 4, 4)).shape
     torch.Size([2, 10])
     """
-    if name not in HEADS:
-        raise ValueError(f"there is no head {name!r}: use {', '.join(HEADS)}.")
+    if name not in HEADS["classify"]:
+        raise ValueError(f"there is no head {name!r}: use {', '.join(HEADS['classify'])}.")
     if name == "lin":
         return LinearHead(channels, classes)
     return TransformerHead(channels, classes, int(name.removeprefix("tran-")), head_width(channels), dropout)

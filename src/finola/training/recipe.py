@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from finola.names import HEADS
+
 CROPS = ("resized", "random", "centre")
 CLOCKS = ("steps", "time")
-HEADS = ("lin", "tran-1", "tran-4", "mf-dec-522", "mf-dec-211", "mask-rcnn")
 ON_ENCODERS = ("classify", "moco")
 """Tasks whose model.name is an encoder's."""
 ON_OBJECTS = ("detect", "segment")
@@ -243,7 +244,7 @@ def check(recipe: Recipe) -> Recipe:
         ("schedule.clock", schedule.clock, CLOCKS),
         ("mask.variant", recipe.mask.variant, ("e", "b")),
         ("loss.kind", recipe.loss.kind, ("l2", "psnr")),
-        ("head.kind", recipe.head.kind, HEADS),
+        ("head.kind", recipe.head.kind, HEADS.get(recipe.task, (recipe.head.kind,))),
         ("optimiser.kind", recipe.optimiser.kind, ("adamw", "sgd")),
     ):
         if value not in known:
