@@ -1,6 +1,6 @@
 # make demo   install into .venv, rebuild and compress a photo, and draw the speeds of its waves
 # make test   lint, types and tests
-# make prove  the slow proofs: every benchmark, one after the other
+# make prove  the slow proofs, one after the other; with FINOLA_DATA set, those on its photos too
 # make lock   refresh constraints.txt
 # make clean  remove .venv and everything the other targets wrote
 
@@ -32,8 +32,17 @@ test: $(VENV)/.installed-test
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 -rs
 
-prove: $(VENV)/.installed
-	@set -e; for proof in $(sort $(wildcard benchmarks/*.py)); do echo "== $$proof"; $(BIN)/python $$proof; done
+prove: $(VENV)/.installed-test
+	@$(call EACH,$(PROOFS))
+	@[ -n "$$FINOLA_DATA" ] || { echo "FINOLA_DATA is not set: the proofs on its photos are left out"; exit 0; }; \
+	$(call EACH,$(PROOFS_ON_DATA))
+
+EACH = set -e; for proof in $(1); do echo "== $$proof"; $(BIN)/python benchmarks/$$proof; done
+PROOFS := fuzz_codec.py memory.py codec_memory.py detection_speed.py page_speed.py
+STUDY := runs/study
+PROOFS_ON_DATA := wave_start.py "tile_borders.py kodak" "overfit_detection.py detect" "overfit_detection.py segment" \
+  "study.py --runs $(STUDY)" \
+  "compare_detection.py random=$(STUDY)/random-0/probe masked-b=$(STUDY)/masked-b-0/pre-training/model"
 
 # Asks pip what a fresh install of .[test] would choose today, and keeps names and versions only.
 lock: $(VENV)/.python

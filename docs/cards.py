@@ -66,7 +66,7 @@ def _training(name: str, recipe: dict[str, Any], summary: dict[str, Any]) -> str
     text = (
         f"`finola train {recipe['name']}`: {summary['step']:,} steps of {recipe['data']['batch_size']} images in "
         f"{hours:.2f} hours, on two CPU cores that other work shared. Seed {recipe['seed']}. "
-        f"The curve and the recipe are in `results/train-{name}`."
+        f"The curve, the recipe and the files named below are in `results/train-{name}`."
     )
     return text + ("\n\n" + notes.read_text().partition("\n\n")[2].strip("\n") if notes.exists() else "")
 
@@ -75,6 +75,8 @@ def _figures(name: str) -> str:
     rows = []
     for file in sorted(RESULTS.glob(f"evaluate-{name}-*.json")):
         found = json.loads(file.read_text())
+        if found["model"] != name:  # tile64-512 is no figure of tile64
+            continue
         command = f"finola evaluate {name} {found['data']} --split {found['split']}"
         if "psnr" in found:
             what = f"PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f}, MS-SSIM {found['ms_ssim']:.3f}"

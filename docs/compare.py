@@ -17,11 +17,13 @@ Written by `python docs/compare.py` from `results/compare-*.json`, which `finola
 are means over photos of the figure of each photo; times are means per photo of one process on one thread, with as many
 processes as cores beside each other. **Quoted** figures are the paper's, on ImageNet-1K val at 256×256; nothing quoted
 was measured here. A file "of at most X bits per pixel" has the best quality that fits, searched for photo by photo,
-and its encoding time is the search's, without the files that the curve had written before.
+and its encoding time is the search's, without the files that the curve had written before; where none fits it is the
+smallest file, so that WebP may exceed the rate.
 
 The DCT, DWT and DTCWT keep what the paper's tables keep. The paper does not name its wavelet: its counts ask for six
 taps, and ours are Daubechies' (db3). The KLT is fitted to the train split of photos256, 4,866 photos: on whole photos
-it is starved of data, on 64×64 tiles it is the strongest linear code. `waves/…` models are wave starts, not trained.
+it is starved of data, on 64×64 tiles it is the strongest linear code. `waves/…` models are wave starts, not
+trained; `tile64`, `tile64-512` and `photo256` are the models in the package.
 """
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 from huggingface_hub import PyTorchModelHubMixin
 
 
-class Pretrained(PyTorchModelHubMixin, library_name="finola", license="apache-2.0"):
+class Pretrained(PyTorchModelHubMixin, library_name="finola"):
     """`save_pretrained`, `from_pretrained` and `push_to_hub`, safetensors only."""
 
     @classmethod

@@ -16,7 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
     parser.add_argument("--limit", type=int, help="use this many photos only")
     parser.add_argument(
-        "--models", nargs="*", metavar="MODEL", help="names, folders, hub ids, vae:FOLDER (default: the wave starts)"
+        "--models",
+        nargs="*",
+        metavar="MODEL",
+        help="names, folders, hub ids, vae:FOLDER (default: wave starts, and the package's)",
     )
     parser.add_argument("--latents", nargs="*", type=int, metavar="N", help="counts per 256x256 photo for the KLT")
     parser.add_argument("--bpp", nargs="*", type=float, default=[0.2], metavar="X", help="rates for the table of files")
@@ -84,11 +87,12 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     from finola.compare.fitting import klt_words
     from finola.compare.peers import MODELS, TRANSFORMS, file_ladder, files_at
     from finola.data import open_data
+    from finola.zoo import bundled_names
 
     if args.peers is not None:
         return list(dict.fromkeys(args.peers)), []
     words = [*TRANSFORMS, *file_ladder(), *(word for rate in args.bpp for word in files_at(rate))]
-    words += MODELS if args.models is None else args.models
+    words += [*MODELS, *bundled_names()] if args.models is None else args.models
     left_out = [f"{name}: this Pillow cannot write it" for name, known in FORMATS.items() if not known.available()]
     if args.latents is not None and not args.latents:
         return words, left_out

@@ -23,6 +23,7 @@ def build_peer(word: str, fitted: Mapping[int, Path] | None = None) -> Peer:
     'dct:3'
     """
     from finola.baselines import codecs, dct, dwt, klt, models
+    from finola.zoo import bundled_names
 
     method, colon, setting = word.partition(":")
     method, at, rate = (method, "", "") if colon else word.partition("@")
@@ -49,7 +50,7 @@ def build_peer(word: str, fitted: Mapping[int, Path] | None = None) -> Peer:
     }
     if method in makers:
         return makers[method](setting)
-    if "/" not in word and not Path(word).exists():
+    if "/" not in word and not Path(word).exists() and word not in bundled_names():
         raise ValueError(f"No peer is called {word!r}: {nearest(method, [*makers, *codecs.FORMATS, 'klt64'])}")
     return models.model_peer(word)
 
