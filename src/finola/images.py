@@ -188,7 +188,12 @@ def named_photos(given: str) -> list[str | Path]:
     >>> named_photos("skimage:astronaut")
     ['skimage:astronaut']
     """
-    return [given] if given.startswith("skimage:") else list(find_photos(given))
+    if given.startswith("skimage:"):
+        return [given]
+    found = list(find_photos(given))
+    if not found:
+        raise FileNotFoundError(f"there is no photo in {given}; name files, or a folder that holds some.")
+    return list(found)
 
 
 def photos_below(folder: Path) -> list[str]:

@@ -49,6 +49,10 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
             raise ValueError(f"variant {variant!r} is not known: use {' or '.join(VARIANTS)}.")
         if config.is_waves or config.paths != 1:
             raise ValueError(f"{name}: masked FINOLA has a convolutional encoder and a single path.")
+        if config.start != "center" or config.has_position:
+            raise ValueError(
+                f"{name}: masked FINOLA starts at its block and adds no position: leave those options out."
+            )
         self.variant, self.one_jump = variant, one_jump
         self.encoder = build_encoder(config.encoder, half(config.image_size))
         channels, reduction = int(self.encoder.channels), int(self.encoder.reduction)  # type: ignore[arg-type]

@@ -71,6 +71,8 @@ def extract(
             maps.append(torch.stack([encoder(view).half().cpu() for view in views]))
             labels.append(batch.labels[known])
     encoder.train(was_training)
+    if not any(len(some) for some in labels):
+        raise ValueError(f"no photo of {dataset.source.where} ({split}) has a class that can be probed for.")
     return Features(torch.cat(maps, 1), torch.cat(labels), dataset.class_names)
 
 

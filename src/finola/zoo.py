@@ -35,6 +35,8 @@ def create(name: str, init: str | None = None) -> Autoencoder:
     >>> create("waves/64x1@8:32").config.channels
     64
     """
+    if (BUNDLED / name / "config.json").is_file():
+        raise ValueError(f"{name} is trained: finola.load({name!r}) gives it, create({full_name(name)!r}) one like it.")
     if not re.search(r"/\d+x\d+@", name):
         raise ValueError(f"{name!r} is not a model's name: {nearest(name, known_names())}")
     return Autoencoder(name, init)
@@ -119,9 +121,16 @@ def find_trained(name: str) -> Path | None:
         return BUNDLED / name
     if "@" not in name and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-        for file in ("model.safetensors", "config.json"):
-            found = hf_hub_download(name, file)
+        try:
+            for file in ("model.safetensors", "config.json"):
+                found = hf_hub_download(name, file)
+        except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+            reason = "it cannot be reached" if isinstance(error, LocalEntryNotFoundError) else "it has none"
+            raise FileNotFoundError(
+                f"there is no folder {name}, and of the hub's models of that name {reason}."
+            ) from error
         return Path(found).parent
     return None
 

@@ -56,12 +56,29 @@ def test_photos_of_one_name_do_not_overwrite_each_other(tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["photo-2.png", "photo.png"]
 
 
+@pytest.mark.parametrize("verb", ["reconstruct", "compress"])
+def test_a_damaged_photo_is_said_and_the_others_are_done(verb, tmp_path, capsys):
+    save_photo(torch.rand(3, 70, 60), tmp_path / "whole.png")
+    (tmp_path / "damaged.png").write_bytes((tmp_path / "whole.png").read_bytes()[:100])
+    assert main([verb, str(tmp_path), "-o", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert "damaged.png" in said.err and "whole" in said.out
+    assert [path.stem for path in (tmp_path / "out").iterdir()] == ["whole"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["reconstruct", "/nowhere/photo.png"], "photo.png"),
         (["reconstruct", "skimage:astronaut", "-m", "tile"], "no model 'tile' here"),
         (["models", "mf-w720/1x1"], "is not a model name"),
+        (["reconstruct", "."], "there is no photo in ."),
+        (["compress", "skimage:astronaut", "--mode", "paper", "--bpp", "0.2"], "four bits of every latent"),
+        (["compress", "skimage:astronaut", "--quality", "0"], "quality is 1 to 100"),
+        (["bench", "propagation", "tile64"], "bench propagation takes no recipe or model"),
+        (["bench", "train", "--quick"], "bench train takes no --quick"),
+        (["probe", "test_resnet", "smoke", "--neighbours", "0"], "--neighbours 0 is too few"),
+        (["evaluate", "tile64", "smoke", "--limit", "0"], "take at least one"),
     ],
 )
 def test_bad_input_is_one_sentence_and_code_2(arguments, sentence, tmp_path, monkeypatch, capsys):

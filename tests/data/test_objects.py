@@ -25,6 +25,7 @@ from finola.data.objects import (
     move_mask,
 )
 from finola.data.transforms import draw
+from finola.heads.average_precision import ground_truth
 
 SIZE = (90, 120)
 
@@ -122,6 +123,10 @@ def test_crowds_flat_boxes_and_unknown_classes_are_left_out_and_listed(tmp_path)
     fewer = ObjectDataset(open_coco(root, "all"), Fit(48, 64), classes=["bar", "moon"])
     assert fewer[0, 0].target["labels"].tolist() == [0] and fewer.categories == [7, -1]
     assert "3 of unknown classes" in fewer.left_out()[0]
+    truth = ground_truth(fewer.source, [0, 1], fewer.categories)
+    assert [entry["bbox"] for entry in truth["annotations"]] == [[30, 10, 20, 20]]
+    assert [entry["name"] for entry in truth["categories"]] == ["bar"]
+    assert len(ground_truth(fewer.source, [0, 1])["annotations"]) == 3  # all but the flat one
 
 
 def test_an_empty_image_has_an_empty_target_and_shares_a_batch(tmp_path):

@@ -135,6 +135,16 @@ def test_labels_with_gaps_count_from_zero_alike_in_every_split(tmp_path: Path) -
     assert [val.sample(i)[1] for i in range(3)] == [2, 0, -1] and val.class_names == train.class_names
 
 
+def test_classes_of_another_folder_go_by_their_names(tmp_path: Path) -> None:
+    for place in ("own/train/ant", "own/train/cat", "own/train/dog", "other/val/cat", "other/val/dog", "other/val/eel"):
+        for number in range(2):
+            put(tmp_path / place / f"{number}.png", 1)
+    train, val = open_data(tmp_path / "own", "train"), open_data(tmp_path / "other", "val")
+    assert [val.sample(i)[1] for i in range(0, 6, 2)] == [0, 1, 2]
+    val.number_like(train)
+    assert [val.sample(i)[1] for i in range(0, 6, 2)] == [1, 2, -1] and val.class_names == ["ant", "cat", "dog"]
+
+
 def test_a_large_parquet_set_reads_by_row_groups_and_still_visits_each_photo_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +202,7 @@ def test_coco_gives_photos_and_their_objects(tmp_path: Path) -> None:
         (tmp_path / "annotations").mkdir(exist_ok=True)
         (tmp_path / "annotations" / f"instances_{part}.json").write_text(json.dumps(content))
     train, val = open_data(tmp_path), open_data(tmp_path, "val")
-    assert levels(train) == [1] and levels(val) == [2] and val.source.classes == {18: "dog"}
+    assert levels(train) == [1] and levels(val) == [2] and val.source.categories == {18: "dog"} and not val.classes
     target = val.target(0)
     assert target["boxes"].tolist() == [[1, 2, 4, 6]] and target["categories"].tolist() == [18]
     assert target["size"] == (16, 16) and target["image_id"] == 2 and target["segmentation"] == [[[1, 2, 4, 2, 4, 6]]]

@@ -15,6 +15,7 @@ from finola.training import load_recipe, train
 from finola.training.classification import erase, mix
 from finola.training.reading import list_recipes
 from finola.training.recipe import Recipe
+from finola.training.task import build_task
 from finola.zoo import load_encoder
 
 OWN = (
@@ -74,8 +75,6 @@ def test_a_probe_leaves_its_encoder_alone_and_starts_fine_tuning_with_its_head(c
     before, after = load_encoder(source).state_dict(), load_encoder(probe).state_dict()
     assert all(torch.equal(value, after[key]) for key, value in before.items())
 
-    from finola.training.task import build_task
-
     fine = recipe(colours, f"model.weights={probe}", "head.kind=tran-1", "head.frozen=false")
     fine.classes = ["blue", "green", "red"]
     begun, probed = build_task(fine).model.state_dict(), Classifier.from_pretrained(probe).state_dict()
@@ -83,6 +82,10 @@ def test_a_probe_leaves_its_encoder_alone_and_starts_fine_tuning_with_its_head(c
     other = recipe(colours, f"model.weights={probe}", "head.kind=lin", "head.frozen=false")
     other.classes = fine.classes
     assert build_task(other).model.head.linear.weight.shape == (3, load_encoder(probe).channels)
+    fine.classes = ["ant", "bee", "cat"]  # as many, but others: their head is new
+    begun = build_task(fine).model.state_dict()
+    assert all(torch.equal(value, begun[key]) for key, value in probed.items() if key.startswith("encoder."))
+    assert not torch.equal(begun["head.linear.weight"], probed["head.linear.weight"])
 
 
 def test_a_resumed_run_augments_and_mixes_as_it_would_have(colours: Path, tmp_path: Path) -> None:
@@ -104,12 +107,17 @@ def test_moco_trains_resumes_with_its_queue_and_gives_its_encoder(colours: Path,
     slow = [key for key in first if ".slow.0." in key and key.endswith("weight")]
     assert any(not torch.equal(first[key], first[key.replace("slow.0", "encoder")]) for key in slow)
     assert load_encoder(whole.model)(torch.rand(1, 3, 32, 32)).ndim == 4
+    given = load_encoder(whole.model).state_dict()
+    begun = build_task(recipe(colours, *words, f"model.weights={whole.model}")).model.state_dict()
+    for part in ("encoder.", "slow.0."):
+        assert all(torch.equal(value, begun[part + key]) for key, value in given.items())
 
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         (("data.path=smoke",), "has no labels to learn"),
+        (("model.name=", "model.weights=null"), "model.name"),
         (("data.size=null",), "add data.size=224"),
         (("model.weights=nowhere",), "there is no trained model of that name"),
         (("head.kind=tran-9",), "it is one of lin, tran-1, tran-4"),

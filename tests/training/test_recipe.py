@@ -37,11 +37,35 @@ from finola.training.recipe import seconds
         ("trainer.devices=two", "trainer.devices is 'two'; it is auto or the number of processes per node."),
         ("trainer.ema=1", "trainer.ema is 1.0; it is a decay between 0 and 1"),
         ("schedule.clock=time", "schedule.clock=time needs trainer.max_time"),
+        ("objects.short=480", "sets objects.short to 480 (int), but a list of whole numbers is wanted."),
+        ("model.encoder_size=0", "model.encoder_size is 0; it is a side in pixels"),
+        ("task=masked", "model.init=waves has no effect in the task masked"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_with_the_remedy(override: str, sentence: str) -> None:
     with pytest.raises(ValueError) as raised:
         load_recipe("smoke", [override])
+    assert sentence in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "sentence"),
+    [
+        ("masked/b-w720-128", "trainer.compile=true", "trainer.compile has no effect in the task masked"),
+        ("masked/b-w720-128", "loss.fit_q=1", "loss.fit_q has no effect in the task masked"),
+        ("detection/dec-211-w720", "data.augment=moco", "data.augment has no effect on photos with objects"),
+        ("detection/dec-211-w720", "data.crops_per_image=2", "data.crops_per_image has no effect on photos with"),
+        ("detection/dec-211-w720", "head.kind=lin", "head.kind is 'lin'; it is one of mf-dec-522, mf-dec-211."),
+        ("detection/mask-rcnn-w720", "head.dropout=0.1", "head.dropout has no effect on photos with objects"),
+        ("detection/mask-rcnn-w720", "optimiser.groups.all.muon=true", "muon has no effect with optimiser.kind=sgd"),
+        ("detection/dec-211-w720", "schedule.clock=time", "schedule.clock=time"),
+        ("probe/lin-w720", "head.dropout=0.1", "head.dropout has no effect with head.kind=lin"),
+        ("probe/lin-w720", "data.crop=centre", "data.flip has no effect with data.crop=centre"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(name: str, override: str, sentence: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        load_recipe(name, [override])
     assert sentence in str(raised.value) and "\n" not in str(raised.value)
 
 

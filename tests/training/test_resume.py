@@ -128,3 +128,13 @@ def test_what_cannot_change_in_a_resumed_run_is_said(tmp_path: Path) -> None:
     run(tmp_path / "run", "trainer.max_steps=1")
     with pytest.raises(ValueError, match=r"begun with data.batch_size=8, and cannot be resumed with 16"):
         run(tmp_path / "run", "data.batch_size=16", resume=True)
+
+
+def test_what_cannot_run_leaves_the_recipe_as_it_was(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="photos"):
+        run(tmp_path / "run", "data.batch_size=4096")
+    run(tmp_path / "run", "trainer.max_steps=1")  # the folder holds no run, so it needs no --resume
+    before = (tmp_path / "run" / "recipe.yaml").read_text()
+    with pytest.raises(ValueError, match=r"optimiser\.groups"):
+        run(tmp_path / "run", "optimiser.groups.mine.match=[nothing]", resume=True)
+    assert (tmp_path / "run" / "recipe.yaml").read_text() == before

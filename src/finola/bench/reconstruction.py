@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from finola.bench.machine import flops, gemm_rate, peak_memory, timed
-from finola.zoo import create
+from finola.zoo import create, find_trained, load
 
 REPEATS = 5
 BARS = {"share_of_gemm": 0.6, "time_over_peer": 1.0}
@@ -21,13 +21,13 @@ BARS = {"share_of_gemm": 0.6, "time_over_peer": 1.0}
 def bench_reconstruction(
     name: str = "mf-w2880/3072x1@64", quick: bool = False, compiled: bool = False
 ) -> dict[str, Any]:
-    """Times of encode, propagate, decode and all of it, for one image of the model's size and random weights.
+    """Times of encode, propagate, decode and all of it, for one image of the model's size.
 
     `compiled` adds `model.compile()`: its gain and what the first call costs. `quick` leaves the peer out.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    plain = create(name).eval().to(device)
+    plain = (load(name) if find_trained(name) else create(name).eval()).to(device)
     model = plain.for_inference()
     config = model.config
     images = torch.rand(1, 3, *config.image_size, device=device)

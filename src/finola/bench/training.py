@@ -18,7 +18,7 @@ from finola.data import Batch
 from finola.names import ModelConfig
 from finola.training.optimiser import build_optimiser
 from finola.training.randomness import seed_all
-from finola.training.recipe import Recipe
+from finola.training.recipe import LossSection, Recipe
 from finola.training.task import Task, build_task, task_class
 
 MAPS = 4  # sizes of the map that memory is measured at
@@ -139,7 +139,9 @@ def memory_by_area(recipe: Recipe, device: torch.device) -> dict[str, Any]:
     rows: list[dict[str, int]] = []
     for side in map_sides(config):
         name = str(replace(config, map_size=(side, side), start=_start(config)))
-        task = build_task(replace(recipe, model=replace(recipe.model, name=name))).to(device)
+        task = build_task(replace(recipe, model=replace(recipe.model, name=name, weights=None), loss=LossSection())).to(
+            device
+        )
         row = {"map": side, "area": side * side}
         for what, work in (("step", _step_of), ("propagation", _propagation_of)):
             few, more = (peak_memory(work(task, count, device)) for count in COUNTS)

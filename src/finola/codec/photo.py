@@ -67,15 +67,10 @@ def compress(
     >>> decompress(file.data).shape
     torch.Size([3, 512, 512])
     """
+    check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
     codec = load_codec(model)
     image, grey, icc, exif = _read(photo, keep_exif)
     height, width = image.shape[-2:]
-    if mode not in ("coded", "paper"):
-        raise ValueError(f"mode {mode!r} is not known: use coded or paper.")
-    if quality is not None and bpp is not None:
-        raise ValueError("give --quality or --bpp, not both.")
-    if not 0 <= effort < len(ROUNDS):
-        raise ValueError(f"effort is 0 to {len(ROUNDS) - 1}, not {effort}.")
     every = torch.cat([codec.latents(tiles) for tiles in _tile_rows(image, codec)])
 
     def pack(step: int, payload: bytes, plain: bool = False) -> bytes:
@@ -122,6 +117,24 @@ def _within(at: Callable[[int], Compressed], budget: float, guess: int | None = 
     """The file of the finest step that takes at most `budget` bytes."""
     level = None if guess is None else STEPS - guess
     return finest_within(lambda level: at(STEPS - level), lambda made: len(made.data), STEPS, budget, level)
+
+
+def check_options(*, quality: int | None, bpp: float | None, latents: int | None, mode: str, effort: int) -> None:
+    """One sentence on a wish that no file can fulfil."""
+    if mode not in ("coded", "paper"):
+        raise ValueError(f"mode {mode!r} is not known: use coded or paper.")
+    if quality is not None and bpp is not None:
+        raise ValueError("give --quality or --bpp, not both.")
+    if mode == "paper" and (quality, bpp, latents) != (None, None, None):
+        raise ValueError("mode paper always stores four bits of every latent: leave out quality, bpp and latents.")
+    if quality is not None:
+        quality_step(quality)
+    if bpp is not None and not bpp > 0:
+        raise ValueError(f"bpp is above 0, not {bpp:g}.")
+    if latents is not None and latents < 1:
+        raise ValueError(f"latents is at least 1, not {latents}.")
+    if not 0 <= effort < len(ROUNDS):
+        raise ValueError(f"effort is 0 to {len(ROUNDS) - 1}, not {effort}.")
 
 
 def quality_step(quality: int) -> int:
@@ -301,4 +314,5 @@ def _near(z: Tensor, row: int, first: int, last: int) -> Tensor:
 
 def write_photo(image: Tensor, container: Container, path: Path) -> None:
     """A decoded photo as a PNG, JPEG or WebP file, grey where it was, with the profile and the EXIF that were kept."""
-    save_photo(image, path, grey=container.grey, icc=container.icc, exif=container.exif)
+    grey = container.grey and not container.icc  # a profile of colours does not fit a file of one channel
+    save_photo(image, path, grey=grey, icc=container.icc, exif=container.exif)

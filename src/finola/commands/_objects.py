@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+SHOWN = 5  # sentences on objects that are left out
+
 
 def evaluate_objects(args: argparse.Namespace) -> None:
     import json
@@ -13,17 +15,17 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     from finola.commands._output import print_json, print_table, progress
     from finola.data.objects import Fit, ObjectDataset
     from finola.data.opening import open_data
+    from finola.data.sources import evenly
     from finola.files import write_text
     from finola.heads.average_precision import FIGURES
     from finola.heads.finding import load_finder, measure
 
     model = load_finder(args.model)
-    source = open_data(args.data, args.split).source
+    source = evenly(open_data(args.data, args.split).source, args.limit)
     dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
     if not any(category >= 0 for category in dataset.categories):
         raise ValueError(f"{source.where} has none of the classes of {args.model}, so there is nothing to measure.")
-    count = min(len(dataset), args.limit or len(dataset))
-    found = measure(model, dataset, progress(range(count), count, "evaluating", quiet=args.json))
+    found = measure(model, dataset, progress(range(len(dataset)), len(dataset), "evaluating", quiet=args.json))
     results = found.pop("results")
     summary: dict[str, Any] = {"model": args.model, "encoder": model.encoder_name, "head": model.head_name}
     summary |= {"data": args.data, "split": args.split} | found
@@ -41,8 +43,10 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     body = [(name, *(_shown(summary[kind][name]) for kind in kinds)) for name in FIGURES]
     title = f"{model.encoder_name} + {model.head_name} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
     print_table(title, ["figure", *kinds], body)
-    for sentence in filter(None, (dataset.report(), *summary["left_out"])):
+    for sentence in filter(None, (dataset.report(), *summary["left_out"][:SHOWN])):
         print(sentence)
+    if len(summary["left_out"]) > SHOWN:
+        print(f"… and {len(summary['left_out']) - SHOWN} more photos with such objects; --json lists them.")
     if args.out:
         print(f"summary.json and results.json written to {args.out}")
 

@@ -34,6 +34,13 @@ def run(args: argparse.Namespace) -> None:
 
     if args.subject != "train" and args.overrides:
         raise ValueError(f"{args.overrides[0]!r} changes a recipe, and bench {args.subject} has none.")
+    for option, given, subjects in (
+        ("a recipe or model", args.what, ("train", "reconstruct", "codec")),
+        ("--quick", args.quick, ("propagation", "reconstruct", "codec")),
+        ("--compile", args.compile, ("reconstruct",)),
+    ):
+        if given and args.subject not in subjects:
+            raise ValueError(f"bench {args.subject} takes no {option.removeprefix('a ')}.")
     if args.subject == "propagation":
         from finola.bench.propagation import bench_propagation
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +31,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     from finola.codec.calibration import load_codec
-    from finola.commands._output import print_json, print_table, progress
+    from finola.codec.photo import check_options
+    from finola.commands._output import print_json, print_table
 
-    load_codec(args.model)  # said before any photo is read
-    options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "model", "mode", "effort")}
-    options["keep_exif"] = args.exif
-    if args.bpp is not None and args.bpp <= 0:
-        raise ValueError(f"--bpp is above 0, not {args.bpp:g}.")
+    options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "mode", "effort")}
+    check_options(**options)  # this and the next are said before any photo is read
+    load_codec(args.model)
+    options |= {"model": args.model, "keep_exif": args.exif}
     tasks = [(source, str(target), options) for source, target in targets(args.photos, args.out, ".finola")]
-    rows = list(progress(each(compress_one, tasks, args.workers), len(tasks), "compressing", quiet=args.json))
+    rows, failed = work_through(compress_one, tasks, args, "compressing")
     if args.json:
         print_json(rows)
-        return
+        return failed
+    if not rows:
+        return failed
     body = [
         (
             Path(row["file"]).name,
@@ -57,6 +61,7 @@ def run(args: argparse.Namespace) -> None:
         mean = [sum(row[key] for row in rows) / len(rows) for key in ("bytes", "bpp", "psnr", "seconds")]
         body.append(("mean", f"{mean[0]:,.0f}", f"{mean[1]:.3f}", f"{mean[2]:.2f}", f"{mean[3]:.2f}"))
     print_table(f"compressed with {args.model}", ["file", "bytes", "bpp", "PSNR, dB", "seconds"], body)
+    return failed
 
 
 def targets(words: list[str], out: str | None, suffix: str) -> list[tuple[str, Path]]:
@@ -89,18 +94,37 @@ def targets(words: list[str], out: str | None, suffix: str) -> list[tuple[str, P
             target = Path(name) if source.startswith("skimage:") else Path(source).expanduser().with_suffix(suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
         result.append((source, target))
-    places = [target for _, target in result]
-    twice = next((place for place in places if places.count(place) > 1), None)
-    if twice is not None:
-        raise ValueError(f"two photos would both become {twice}: compress them to different folders.")
+    twice = [place for place, count in Counter(target for _, target in result).items() if count > 1]
+    if twice:
+        raise ValueError(f"two photos would both become {twice[0]}: compress them to different folders.")
     return result
 
 
-def each(work: Any, tasks: list[Any], workers: int) -> Any:
+def work_through(work: Any, tasks: list[Any], args: argparse.Namespace, what: str) -> tuple[list[Any], int]:
+    """What became of each, and the exit code: one that fails is said, and the others go on."""
+    import sys
+
+    from finola.commands._output import progress
+
+    results = list(progress(_each(work, tasks, args.workers), len(tasks), what, quiet=args.json))
+    failures = [result for result in results if isinstance(result, Exception)]
+    for failure in failures:
+        print(f"finola {args.verb}: {failure}", file=sys.stderr)
+    return [result for result in results if not isinstance(result, Exception)], 2 if failures else 0
+
+
+def _tried(work: Any, *task: Any) -> Any:
+    try:
+        return work(*task)
+    except (ValueError, OSError) as error:
+        return error
+
+
+def _each(work: Any, tasks: list[Any], workers: int) -> Any:
     """The results in order, by one process or several of one thread each."""
     if workers <= 1 or len(tasks) <= 1:
         for task in tasks:
-            yield work(*task)
+            yield _tried(work, *task)
         return
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -108,7 +132,7 @@ def each(work: Any, tasks: list[Any], workers: int) -> Any:
     import torch
 
     with ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        yield from pool.map(work, *zip(*tasks, strict=True))
+        yield from pool.map(partial(_tried, work), *zip(*tasks, strict=True))
 
 
 def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -17,17 +17,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> None:
-    from finola.commands._output import print_json, print_table, progress
-    from finola.commands.compress import each, targets
+def run(args: argparse.Namespace) -> int:
+    from finola.commands._output import print_json, print_table
+    from finola.commands.compress import targets, work_through
 
     tasks = [(source, str(target), args.model) for source, target in targets(args.files, args.out, ".png")]
-    rows = list(progress(each(decompress_one, tasks, args.workers), len(tasks), "decompressing", quiet=args.json))
+    rows, failed = work_through(decompress_one, tasks, args, "decompressing")
     if args.json:
         print_json(rows)
-        return
+        return failed
+    if not rows:
+        return failed
     body = [(row["photo"], f"{row['width']}x{row['height']}", f"{row['seconds']:.2f}") for row in rows]
     print_table("decompressed", ["photo", "size", "seconds"], body)
+    return failed
 
 
 def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a folder, a name, or a hub id")
     parser.add_argument("data", nargs="?", help="photos in any form that finola train takes (default: FINOLA_DATA)")
     parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
-    parser.add_argument("--limit", type=int, help="use this many photos only")
+    parser.add_argument("--limit", type=int, help="use this many photos only, from all over the data")
     parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> None:
     from finola.commands._objects import evaluate_objects
     from finola.commands._output import print_json, print_table, write_figures
     from finola.data import Whole, open_data
+    from finola.data.sources import evenly
     from finola.zoo import kind_of, load
 
     others = {"a detector": evaluate_objects, "a segmenter": evaluate_objects, "a classifier": evaluate_classes}
@@ -37,8 +38,8 @@ def run(args: argparse.Namespace) -> None:
         return
     model = load(args.model)
     dataset = open_data(args.data, args.split, transform=Whole())
-    count = min(len(dataset), args.limit or len(dataset))
-    rows = evaluate(model, dataset, count, quiet=args.json)
+    dataset.source = evenly(dataset.source, args.limit)
+    rows = evaluate(model, dataset, quiet=args.json)
     summary: dict[str, Any] = {"model": args.model, "name": str(model.config), "data": args.data, "split": args.split}
     summary["images"] = len(rows)
     for figure in FIGURES:
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"images.csv, summary.json and contact-sheet.png written to {args.out}")
 
 
-def evaluate(model: Autoencoder, dataset: Any, count: int, quiet: bool = False) -> list[dict[str, Any]]:
+def evaluate(model: Autoencoder, dataset: Any, quiet: bool = False) -> list[dict[str, Any]]:
     """One row per readable photo: index, name, and its figures (None where the photo is too small for one)."""
     import torch
 
@@ -69,7 +70,7 @@ def evaluate(model: Autoencoder, dataset: Any, count: int, quiet: bool = False) 
     from finola.metrics import figures
 
     rows = []
-    for index in progress(range(count), count, "evaluating", quiet=quiet):
+    for index in progress(range(len(dataset)), len(dataset), "evaluating", quiet=quiet):
         item = dataset[(0, index)]
         if item.replaced:
             continue

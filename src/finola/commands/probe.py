@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from functools import partial
 
+    import torch
+
     from finola.commands._output import print_json, print_table, progress
     from finola.names import nearest
     from finola.probing import PROBES, accuracy, extract, knn, train_head
@@ -32,7 +34,11 @@ def run(args: argparse.Namespace) -> None:
     for probe in args.probes:
         if probe not in PROBES:
             raise ValueError(f"there is no probe {probe!r}: {nearest(probe, PROBES)}")
+    for name, number in (("--neighbours", args.neighbours), ("--epochs", args.epochs)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} {number} is too few; take at least 1.")
     bar = partial(progress, quiet=args.json)
+    torch.manual_seed(args.seed)  # of an encoder that is fresh
     encoder = load_encoder(args.encoder, (args.size, args.size))
     reading = {"size": args.size, "limit": args.limit, "progress": bar}
     train = extract(encoder, args.data, "train", mirrored=True, **reading)

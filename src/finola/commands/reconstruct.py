@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
+    import sys
+
     import torch
 
     from finola.commands._output import print_json, print_table, progress
@@ -35,10 +37,16 @@ def run(args: argparse.Namespace) -> None:
     out, taken = Path(args.out), set[str]()
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
+    failed = 0
     for photo in progress(photos, len(photos), "reconstructing", quiet=args.json or len(photos) == 1):
-        original = read_photo(photo)[None]
-        with torch.inference_mode():
-            rebuilt = model(original).clamp(0, 1)
+        try:
+            original = read_photo(photo)[None]
+            with torch.inference_mode():
+                rebuilt = model(original).clamp(0, 1)
+        except (ValueError, OSError) as error:
+            print(f"finola reconstruct: {error}", file=sys.stderr)
+            failed = 2
+            continue
         height, width = original.shape[-2:]
         tiles = -(-height // config.image_size[0]) * -(-width // config.image_size[1])
         name = free_name(photo, taken)
@@ -57,12 +65,15 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.json:
         print_json({"model": str(config), "photos": rows})
-        return
+        return failed
+    if not rows:
+        return failed
     body = [
         (r["photo"], "x".join(map(str, r["size"])), f"{r['latents']:,}", f"{r['psnr']:.2f} dB", r["ssim"]) for r in rows
     ]
     print_table(str(config), ["photo", "size", "latents", "PSNR", "SSIM"], body)
     print(f"written to {out}")
+    return failed
 
 
 def free_name(photo: str | Path, taken: set[str]) -> str:

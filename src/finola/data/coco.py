@@ -13,10 +13,11 @@ from finola.images import open_photo
 
 
 class CocoSource(Source):
-    """The photos that COCO annotation files list; `classes` has COCO's category numbers (1 … 90, with gaps)."""
+    """The photos that COCO annotation files list; `categories` has COCO's own numbers (1 … 90, with gaps)."""
 
     def __init__(self, root: Path, annotations: list[Path]) -> None:
         self.where, self.classes = str(root), {}
+        self.categories = {}
         self._root = root
         self._photos: list[dict[str, Any]] = []
         self._names: list[str] = []
@@ -27,10 +28,10 @@ class CocoSource(Source):
                 folder = _folder(root, file.stem.removeprefix("instances_"), content["images"])
                 self._photos += content["images"]
                 self._names += [f"{folder}{photo['file_name']}" for photo in content["images"]]
-                self.classes |= {entry["id"]: entry["name"] for entry in content["categories"]}
+                self.categories = {**self.categories, **{entry["id"]: entry["name"] for entry in content["categories"]}}
                 for entry in content["annotations"]:
                     _left, _top, _width, _height = entry["bbox"]
-                    if entry["category_id"] not in self.classes:
+                    if entry["category_id"] not in self.categories:
                         raise ValueError(
                             f"an object of category {entry['category_id']}, which its categories do not have,"
                         )

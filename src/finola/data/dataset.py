@@ -55,8 +55,16 @@ class PhotoDataset(Dataset[Item]):
         self._names = [source.classes[label] for label in self._numbers]
 
     def number_like(self, other: Self) -> None:
-        """Give classes the numbers that they have in another split; a class that it lacks is unknown, −1."""
-        self._numbers = dict(other._numbers)
+        """Give classes the numbers that they have in another data set; a class that it lacks is unknown, −1.
+
+        They are the same classes by their labels where these have the same names there, or none; else by their names.
+        """
+        theirs, by_name = other.source.classes, {name: number for number, name in enumerate(other.class_names)}
+        numbers = {
+            label: other._numbers.get(label) if name in (theirs.get(label), str(label)) else by_name.get(name)
+            for label, name in self.source.classes.items()
+        }
+        self._numbers = {label: number for label, number in numbers.items() if number is not None}
         self._names = other.class_names
 
     def __len__(self) -> int:
@@ -115,7 +123,7 @@ class PhotoDataset(Dataset[Item]):
     @property
     def num_classes(self) -> int:
         """As many outputs as a classifier needs."""
-        return len(self._numbers)
+        return len(self._names)
 
     @property
     def class_names(self) -> list[str]:

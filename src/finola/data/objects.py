@@ -154,11 +154,11 @@ class ObjectDataset(PhotoDataset):
         seed: int = 0,
     ) -> None:
         super().__init__(source, transform, seed=seed)
-        if not source.classes:
+        if not source.categories:
             raise ValueError(f"{source.where} has no annotations of objects; a COCO folder has.")
         self.names = class_names(source) if classes is None else list(classes)
         number = {name: label for label, name in enumerate(self.names)}
-        self.label_of = {category: number.get(name, -1) for category, name in source.classes.items()}
+        self.label_of = {category: number.get(name, -1) for category, name in source.categories.items()}
         self.masks = masks
         if masks and not any(any(self.source.target(index)["segmentation"]) for index in range(len(source))):
             raise ValueError(f"{source.where} has boxes but no masks; a segmenter needs masks, a detector does not.")
@@ -166,7 +166,7 @@ class ObjectDataset(PhotoDataset):
     @property
     def categories(self) -> list[int]:
         """The source's number of every class, −1 of those it does not have."""
-        known = {name: category for category, name in sorted(self.source.classes.items(), reverse=True)}
+        known = {name: category for category, name in sorted(self.source.categories.items(), reverse=True)}
         return [known.get(name, -1) for name in self.names]
 
     def left_out(self) -> list[str]:
@@ -215,8 +215,8 @@ def _solid(boxes: Tensor) -> Tensor:
 
 
 def class_names(source: Source) -> list[str]:
-    """The names of a source's classes in the order of their numbers, each once."""
-    return list(dict.fromkeys(name for _, name in sorted(source.classes.items())))
+    """The names of a source's categories in the order of their numbers, each once."""
+    return list(dict.fromkeys(name for _, name in sorted(source.categories.items())))
 
 
 def letterbox(images: Sequence[Tensor], multiple: int = MULTIPLE) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ class Source(ABC):
     """The folder, file or pattern it was opened from, for messages."""
     classes: dict[int, str]
     """Class names by label; empty where labels are unknown."""
+    categories: Mapping[int, str] = MappingProxyType({})
+    """Names of the objects that `target` knows, by their number there; a photo's own label is none of them."""
     decoded = False
     """Whether the pixels already lie decoded in memory, so that workers would gain nothing."""
     blocks: np.ndarray | None = None
@@ -53,7 +56,7 @@ class Subset(Source):
     def __init__(self, source: Source, indices: np.ndarray) -> None:
         self.source, self.indices = source, indices
         self.where, self.classes, self.problems = source.where, source.classes, source.problems
-        self.decoded = source.decoded
+        self.decoded, self.categories = source.decoded, source.categories
         if source.blocks is not None:
             self.blocks = np.unique(np.searchsorted(indices, source.blocks))
 
@@ -75,6 +78,8 @@ class Subset(Source):
 
 def evenly(source: Source, count: int | None) -> Source:
     """`count` photos of a source, evenly spread, since photos may lie sorted by class; all where it has no more."""
+    if count is not None and count < 1:
+        raise ValueError(f"{count} photos of {source.where} are asked for; take at least one.")
     if count is None or count >= len(source):
         return source
     return Subset(source, np.linspace(0, len(source) - 1, count).round().astype(int))

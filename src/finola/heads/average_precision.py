@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import redirect_stdout
 from typing import Any
 
@@ -12,8 +12,11 @@ from finola.data.sources import Source
 FIGURES = ("AP", "AP50", "AP75", "AP_S", "AP_M", "AP_L", "AR1", "AR10", "AR100", "AR_S", "AR_M", "AR_L")
 
 
-def ground_truth(source: Source, indices: Iterable[int]) -> dict[str, Any]:
-    """The objects of some photos as a COCO annotation file has them; what such a file may lack is filled in."""
+def ground_truth(source: Source, indices: Iterable[int], categories: Collection[int] | None = None) -> dict[str, Any]:
+    """The objects of some photos as a COCO annotation file has them; what such a file may lack is filled in.
+
+    Boxes without width or height are left out, and so is what is not in `categories` (None: all of the source's).
+    """
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for index in indices:
@@ -22,17 +25,21 @@ def ground_truth(source: Source, indices: Iterable[int]) -> dict[str, Any]:
         images.append({"id": target["image_id"], "height": height, "width": width})
         for number, segmentation in enumerate(target["segmentation"]):
             left, top, right, bottom = target["boxes"][number].tolist()
+            category = int(target["categories"][number])
+            if not (right > left and bottom > top) or (categories is not None and category not in categories):
+                continue
             entry = {
                 "id": len(annotations) + 1,
                 "image_id": target["image_id"],
-                "category_id": int(target["categories"][number]),
+                "category_id": category,
                 "bbox": [left, top, right - left, bottom - top],
                 "area": float(target["area"][number]),
                 "iscrowd": int(target["crowd"][number]),
             }
             annotations.append(entry | ({"segmentation": segmentation} if segmentation else {}))
-    categories = [{"id": number, "name": name} for number, name in source.classes.items()]
-    return {"images": images, "annotations": annotations, "categories": categories}
+    named = [{"id": number, "name": name} for number, name in source.categories.items()]
+    kept = [entry for entry in named if categories is None or entry["id"] in categories]
+    return {"images": images, "annotations": annotations, "categories": kept}
 
 
 def average_precision(truth: dict[str, Any], results: list[dict[str, Any]], kind: str = "bbox") -> dict[str, Any]:

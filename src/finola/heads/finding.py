@@ -70,7 +70,7 @@ def measure(model: Finder, dataset: ObjectDataset, indices: Iterable[int]) -> di
         results += known(found.as_coco(item.target["image_id"], dataset.categories))
     if not seen:
         raise ValueError("not one photo could be read, so there is nothing to measure.")
-    truth = ground_truth(dataset.source, seen)
+    truth = ground_truth(dataset.source, seen, dataset.categories)
     figures = {"boxes": average_precision(truth, results, "bbox")}
     if isinstance(model, Segmenter) and any("segmentation" in entry for entry in truth["annotations"]):
         figures["masks"] = average_precision(truth, results, "segm")

@@ -113,7 +113,7 @@ class Detect(Task):
         self._results, self._seen = [], []
         if self.skip_validation or not seen:
             return
-        truth = ground_truth(self._val.source, sorted(set(seen)))
+        truth = ground_truth(self._val.source, sorted(set(seen)), self._val.categories)
         for kind, prefix in (("bbox", ""), ("segm", "mask_")) if self.masks else (("bbox", ""),):
             figures = average_precision(truth, results, kind)
             for name in ("AP", "AP50", "AP75"):

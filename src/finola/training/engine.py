@@ -22,7 +22,7 @@ from finola.files import write_text
 from finola.training.checkpoints import LAST, PlainCheckpointIO
 from finola.training.clock import Clock
 from finola.training.ema import EMA
-from finola.training.folder import Beginning, begin, inspect
+from finola.training.folder import Beginning, inspect
 from finola.training.loggers import build_loggers
 from finola.training.photos import Photos
 from finola.training.pictures import Pictures
@@ -86,8 +86,7 @@ def train(
     recipe, photos = task_class(recipe).open(recipe)
     seed_all(recipe.seed)
     task = build_task(recipe)
-    if is_first_process():
-        begin(folder, recipe)
+    folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with _calm():
         trainer = build_trainer(recipe, folder, beginning, quiet)

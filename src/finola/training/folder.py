@@ -9,15 +9,19 @@ from pathlib import Path
 import torch
 
 from finola.training.checkpoints import LAST, PREVIOUS, find_resumable
-from finola.training.reading import load_recipe, save_recipe, settings_of
+from finola.training.reading import load_recipe, settings_of
 from finola.training.recipe import Recipe
 
 RECIPE = "recipe.yaml"
 FIXED = (
     *("model.name", "task", "seed", "data.batch_size", "data.crops_per_image", "data.limit", "trainer.accumulate"),
-    "trainer.ema",
+    *("trainer.ema", "model.frozen", "optimiser.kind", "head.kind", "head.frozen"),
+    *("mask.variant", "mask.one_jump", "moco.queue", "moco.size"),
 )
 """What a resumed run keeps: without them neither the weights nor the position in the data would fit."""
+
+NOTES = ("name", "about", "paper_psnr", "classes")
+"""What a recipe says besides its settings; classes are the data's."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +51,10 @@ def inspect(folder: Path, recipe: Recipe, resume: bool, first_process: bool = Tr
     return Beginning(checkpoint, step)
 
 
-def begin(folder: Path, recipe: Recipe) -> None:
-    """Make the folder; the resolved recipe lies beside the checkpoints."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_recipe(recipe, folder / RECIPE)
-
-
 def _compare(before: Recipe, now: Recipe) -> None:
     """Say what changed since the run was begun; some things cannot."""
     old, new = settings_of(before), settings_of(now)
-    changed = [key for key in new if old.get(key) != new[key] and key not in ("name", "about", "paper_psnr")]
+    changed = [key for key in new if old.get(key) != new[key] and key not in NOTES]
     for key in changed:
         if key in FIXED:
             raise ValueError(f"this run was begun with {key}={old.get(key)}, and cannot be resumed with {new[key]}.")

@@ -65,7 +65,8 @@ class Contrast(Task):
         section, (name, weights) = recipe.moco, encoder_of(recipe.model)
         self.model = MoCo(name, recipe.data.size or 0, section.size)
         if weights is not None:
-            begin_encoder(self.model.encoder, weights)
+            for encoder in (self.model.encoder, self.model.slow[0]):
+                begin_encoder(encoder, weights)
         self.loss = NTXentLoss(section.temperature, memory_bank_size=(section.queue, section.size))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -98,6 +98,7 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             recipe.optimiser.kind
         ]: f"base rate {recipe.optimiser.base_rate:g}, weight decay {recipe.optimiser.weight_decay:g}",
         "weights": "running mean (EMA)" if ema else "as trained",
+        **({"measured": _coarsely(side)} if (side := recipe.model.encoder_size) else {}),
         "seed": recipe.seed,
     }
     return "\n".join(
@@ -137,6 +138,10 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             "",
         ]
     )
+
+
+def _coarsely(side: int) -> str:
+    return f"with the encoder seeing photos of {side} pixels, and before the refinement (model.encoder_size)"
 
 
 def _figures(curve: list[dict[str, float]], step: int) -> dict[str, float]:

@@ -194,7 +194,7 @@ def _describe(kind: Any) -> str:
     if isinstance(kind, types.UnionType):
         return f"{_describe(next(k for k in typing.get_args(kind) if k is not type(None)))} or nothing"
     if typing.get_origin(kind) is list:
-        item = {float: "numbers", str: "texts"}[typing.get_args(kind)[0]]
+        item = {float: "numbers", int: "whole numbers", str: "texts"}[typing.get_args(kind)[0]]
         return f"a list of {item}"
     return _WORDS.get(kind, "a section of settings")
 

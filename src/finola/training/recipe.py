@@ -209,8 +209,10 @@ class Recipe:
 def check(recipe: Recipe) -> Recipe:
     """The recipe, or one sentence on a value that no run can start with."""
     data, schedule, trainer = recipe.data, recipe.schedule, recipe.trainer
-    if not recipe.model.name and not recipe.model.weights:
-        raise ValueError("the recipe has no model.name; add one such as model.name=waves+conv/256x1@16:64.")
+    on_encoder = recipe.task in (*ON_ENCODERS, *ON_OBJECTS)
+    if not recipe.model.name and not (on_encoder and recipe.model.weights):
+        named = "mf-w720" if on_encoder else "waves+conv/256x1@16:64"
+        raise ValueError(f"the recipe has no model.name; add one such as model.name={named}.")
     if recipe.task in ON_ENCODERS and not data.size:
         raise ValueError(f"the task {recipe.task} takes an encoder, which has no size of its own: add data.size=224.")
     if len(recipe.objects.short) != 2 or not 0 < recipe.objects.short[0] <= recipe.objects.short[1]:
@@ -218,22 +220,15 @@ def check(recipe: Recipe) -> Recipe:
     loss = recipe.loss
     if not 0 <= loss.rounded <= 1 or (loss.rounded and loss.fit_q):
         raise ValueError(f"loss.rounded is {loss.rounded}; it is a share from 0 to 1, and not beside loss.fit_q.")
-    if recipe.task != "reconstruction" and (loss.rounded or loss.fit_q or loss.kind != "l2"):
-        raise ValueError(f"loss.kind, fit_q and rounded belong to the task reconstruction, not to {recipe.task}.")
     if trainer.compile and (loss.rounded or loss.fit_q):
         raise ValueError(
             "trainer.compile takes the model as a whole, and loss.rounded and fit_q look inside: drop one."
         )
-    if recipe.task != "reconstruction" and (recipe.model.init == "waves" or recipe.model.spectrum):
+    side = recipe.model.encoder_size
+    if side is not None and (side < 1 or loss.rounded or loss.fit_q or data.size or data.val_size):
         raise ValueError(
-            f"model.init=waves and model.spectrum belong to the task reconstruction, not to {recipe.task}."
-        )
-    if recipe.model.encoder_size is not None and (
-        recipe.task != "reconstruction" or loss.rounded or loss.fit_q or data.size or data.val_size
-    ):
-        raise ValueError(
-            f"model.encoder_size is {recipe.model.encoder_size}: it belongs to the task reconstruction, with images of "
-            "the model's own size, without loss.rounded, loss.fit_q, data.size and data.val_size."
+            f"model.encoder_size is {side}; it is a side in pixels, for images of the model's own size: without "
+            "loss.rounded, loss.fit_q, data.size and data.val_size."
         )
     if len(loss.steps) != 2 or not 0 <= loss.steps[0] <= loss.steps[1] <= 255:
         raise ValueError(f"loss.steps is {loss.steps}; it is the finest and the coarsest step of 0 to 255.")
@@ -268,7 +263,46 @@ def check(recipe: Recipe) -> Recipe:
         raise ValueError("schedule.clock=time needs trainer.max_time, such as trainer.max_time=30m.")
     if trainer.max_time is not None:
         seconds(trainer.max_time)
+    for where, keys in _without_effect(recipe).items():
+        for key, is_set in keys.items():
+            if is_set:
+                raise ValueError(f"{key} has no effect {where}: leave it out.")
     return recipe
+
+
+def _without_effect(recipe: Recipe) -> dict[str, dict[str, bool]]:
+    """Settings that nothing would read here, and whether they are set: better refused than believed in."""
+    data, head, loss, model = recipe.data, recipe.head, recipe.loss, recipe.model
+    found: dict[str, dict[str, bool]] = {}
+    if recipe.task != "reconstruction":
+        found[f"in the task {recipe.task}"] = {
+            "loss.kind": loss.kind != "l2",
+            "loss.fit_q": loss.fit_q != 0,
+            "loss.rounded": loss.rounded != 0,
+            "model.init=waves": model.init == "waves",
+            "model.spectrum": model.spectrum is not None,
+            "model.encoder_size": model.encoder_size is not None,
+            "trainer.compile": recipe.trainer.compile,
+        }
+    if recipe.task in ON_OBJECTS:
+        found["on photos with objects"] = {
+            "data.augment": data.augment is not None,
+            "data.size": data.size is not None,
+            "data.val_size": data.val_size is not None,
+            "data.crops_per_image": data.crops_per_image != 1,
+            **{f"head.{key}": getattr(head, key) != 0 for key in ("smoothing", "mixup", "cutmix", "erase")},
+            "head.dropout": recipe.task == "segment" and head.dropout != 0,
+        }
+    if recipe.task == "classify" and head.kind == "lin":
+        found["with head.kind=lin"] = {"head.dropout": head.dropout != 0}
+    if recipe.optimiser.kind == "sgd":
+        groups = recipe.optimiser.groups.items()
+        found["with optimiser.kind=sgd"] = {f"optimiser.groups.{name}.muon": group.muon for name, group in groups}
+    if recipe.schedule.drops:
+        found["beside schedule.drops"] = {"schedule.clock=time": recipe.schedule.clock == "time"}
+    if data.crop == "centre":
+        found["with data.crop=centre"] = {"data.flip": data.flip}
+    return found
 
 
 def seconds(duration: str) -> float:

@@ -93,6 +93,10 @@ class Reconstruction(Task):
         if batch_idx == 0:
             self.samples = images[: max(self.recipe.logging.samples, HEALTH_IMAGES)]
 
+    def draw(self, images: Tensor) -> Tensor:
+        """What is measured is shown."""
+        return self._reconstruct(images)
+
     def on_validation_epoch_end(self) -> None:
         if self.samples is None or not self.recipe.logging.health:
             return

@@ -13,6 +13,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from finola.training.checkpoints import BEST, LAST
+from finola.training.folder import RECIPE
+from finola.training.reading import save_recipe
 from finola.training.recipe import Recipe
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
@@ -27,12 +29,12 @@ class Interrupted(Exception):
 
 
 class Saving(Checkpoint):
-    """Writes `last.ckpt` and `best.ckpt`. It runs after the other callbacks, so what they hold is saved up to date."""
+    """Writes the recipe, `last.ckpt` and `best.ckpt`, after the other callbacks, whose state is saved up to date."""
 
     state_key = "Saving"
 
     def __init__(self, folder: Path, recipe: Recipe, figure: str = "val/psnr") -> None:
-        self.folder, self.figure = folder, figure
+        self.folder, self.figure, self.recipe = folder, figure, recipe
         self.section, self.max_steps = recipe.checkpoint, recipe.trainer.max_steps
         self.best: float | None = None
         self.best_step = 0
@@ -44,6 +46,8 @@ class Saving(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._step, self._validated = time.monotonic(), trainer.global_step, False
         pl_module.skip_validation = False  # type: ignore[assignment]
+        if trainer.is_global_zero:  # not before: what cannot run leaves no trace, and no run is resumed with it
+            save_recipe(self.recipe, self.folder / RECIPE)
         self._limit_steps(trainer)
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:  # Lightning puts the former handlers back when the run ends

@@ -36,14 +36,14 @@ def begin_encoder(encoder: nn.Module, folder: Path) -> None:
     encoder.load_state_dict(trained_part(folder, "encoder."))
 
 
-def begin_head(model: Any, folder: Path) -> bool:
-    """Copy the encoder; where a head of the same kind and size stands on it, that too (a probe starts fine-tuning)."""
+def begin_head(model: Any, folder: Path) -> None:
+    """Copy the encoder, and the head on it where its kind and classes are the same (a probe starts fine-tuning)."""
     begin_encoder(model.encoder, folder)
+    if read_config(folder).get("classes") != model.classes:
+        return
     head, own = trained_part(folder, "head."), model.head.state_dict()
-    fits = head.keys() == own.keys() and all(own[key].shape == value.shape for key, value in head.items())
-    if fits:
+    if head.keys() == own.keys() and all(own[key].shape == value.shape for key, value in head.items()):
         model.head.load_state_dict(head)
-    return fits
 
 
 def begin_masked(model: MaskedFinola, name: str) -> None:
@@ -80,7 +80,7 @@ def begin(model: Autoencoder, name: str) -> list[str]:
             for key, value in load_file(folder / "model.safetensors").items()
             if key.startswith(("encoder.", "pool.", "transition.")) and key in own and own[key].shape == value.shape
         }
-        if not any(key.startswith("encoder.") for key in fits):
+        if any(key.startswith("encoder.") and key not in fits for key in own):
             raise ValueError(f"the encoder of {name} does not fit {model.config}.")
     model.load_state_dict(own | fits)
     return sorted(fits)

@@ -134,8 +134,10 @@ def build_task(recipe: Recipe) -> Task:
     task = task_class(recipe)(recipe)
     freeze(task.model, recipe.model.frozen)
     if recipe.model.checkpointing:
-        whole = hasattr(task.model, "set_grad_checkpointing")
-        (task.model if whole else task.model.encoder).set_grad_checkpointing()  # type: ignore[operator, union-attr]
+        able = [part for part in (task.model, task.model.encoder) if hasattr(part, "set_grad_checkpointing")]
+        if not able:
+            raise ValueError("model.checkpointing is on, and this encoder cannot recompute its activations.")
+        able[0].set_grad_checkpointing()  # type: ignore[operator]
     return task
 
 
