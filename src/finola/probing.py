@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from finola.data import CentreCrop, make_loader, open_data
 from finola.data.sources import evenly
 from finola.heads import build_head
+from finola.names import HEADS
 
-PROBES = ("knn", "lin", "tran-1", "tran-4")
+PROBES = ("knn", *HEADS["classify"])
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from finola.data.coco import open_coco
+from finola.data.loader import make_loader
 from finola.data.objects import (
     Fit,
     MultiScale,
@@ -20,7 +21,6 @@ from finola.data.objects import (
     collate_objects,
     fitted,
     letterbox,
-    make_object_loader,
     move_boxes,
     move_mask,
 )
@@ -143,7 +143,9 @@ def test_photos_that_are_missing_or_of_another_size_are_replaced_and_listed(tmp_
     (root / "train2017" / "1.png").unlink()
     Image.new("RGB", (10, 10)).save(root / "train2017" / "2.png")
     dataset = ObjectDataset(open_coco(root, "all"), Fit(48, 64))
-    [batch] = make_object_loader(dataset, 3, shuffle=False, workers=0)
+    loader = make_loader(dataset, 3, shuffle=False, workers=0)
+    loader.collate_fn = collate_objects
+    [batch] = loader
     assert batch.indices.tolist() == [2, 2, 2] and batch.replaced.tolist() == [True, True, False]
     assert "There is no photo at" in dataset.report()
     assert "2.png is 10×10 pixels (height × width), but its annotations say 48×64" in dataset.report()

@@ -45,11 +45,13 @@ def run(args: argparse.Namespace) -> None:
     from finola.compare.fitting import fit
     from finola.compare.measure import Photos
     from finola.compare.peers import build_peer, files_at
-    from finola.files import cache_folder, write_text
+    from finola.files import cache_folder, check_folder, write_text
+    from finola.wave.plot import check_path
 
-    for name, target in (("--plot", args.plot), ("--sheet", args.sheet), ("--out", args.out)):
-        if target and not Path(target).expanduser().parent.is_dir():
-            raise FileNotFoundError(f"there is no folder for {name} {target}; create it first.")
+    for picture in filter(None, (args.plot, args.sheet)):
+        check_path(picture)
+    if args.out:
+        check_folder(Path(args.out))
     photos = Photos(tuple(args.data), args.split, args.limit)
     cache = Path(args.cache).expanduser() if args.cache else cache_folder("compare")
     cache.mkdir(parents=True, exist_ok=True)

@@ -89,11 +89,11 @@ def _fit(args: argparse.Namespace) -> None:
     from finola.files import check_folder
     from finola.zoo import load
 
-    check_folder(Path(args.out))
+    out = check_folder(Path(args.out))
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
     statistics = _fitted(args, model, data)
-    statistics.save(args.out)
+    statistics.save(out)
     explained = statistics.explained()
     about = {"model": statistics.model, "weights": statistics.weights, "count": statistics.count, "written": args.out}
     about |= {"components": len(explained), "variance_held": round(float(explained[-1]), 6)}
@@ -199,7 +199,7 @@ def _observe(args: argparse.Namespace) -> None:
     from finola.zoo import load
 
     if args.out:
-        check_folder(Path(args.out))
+        args.out = check_folder(Path(args.out))
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
     source = "the train split"
@@ -211,7 +211,7 @@ def _observe(args: argparse.Namespace) -> None:
     result = {"data": args.data or "FINOLA_DATA", "split": args.split, "statistics": source}
     result |= observe(model, statistics, _pixels(args, data, "observing"))
     if args.out:
-        write_text(Path(args.out), json.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_text(args.out, json.dumps(result, indent=1, allow_nan=False) + "\n")
     if args.json:
         print_json(result)
         return

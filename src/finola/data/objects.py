@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from finola.data.dataset import PhotoDataset
-from finola.data.loader import Loader, make_loader
 from finola.data.sources import Source
 from finola.data.transforms import Size, Transform, View, draw
 from finola.images import shown_size
@@ -240,10 +239,3 @@ def collate_objects(items: Sequence[ObjectItem]) -> tuple[ObjectBatch, dict[int,
     skipped = {index: reason for item in items for index, reason in item.skipped.items()}
     photos, replaced = (torch.tensor([getattr(item, name) for item in items]) for name in ("photo", "replaced"))
     return ObjectBatch(images, sizes, [item.target for item in items], photos, replaced), skipped
-
-
-def make_object_loader(dataset: ObjectDataset, batch_size: int, **options: Any) -> Loader:
-    """`make_loader` for photos with objects; it yields `ObjectBatch`es."""
-    loader = make_loader(dataset, batch_size, **options)
-    loader.collate_fn = collate_objects
-    return loader

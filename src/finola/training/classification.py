@@ -51,7 +51,9 @@ class Classify(Task):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:
             return
-        known = batch.labels >= 0
+        known = (batch.labels >= 0) & ~batch.replaced
+        if not known.any():
+            return
         hits = ranks(self.model(batch.images[known]), batch.labels[known])
         self.log_figure("accuracy", (hits < 1).float())
         if len(self.model.classes) > 5:

@@ -85,7 +85,9 @@ class Contrast(Task):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:
             return
-        mirrored = batch.images.flip(3)
-        likeness = self.model(batch.images) @ self.model.keys(mirrored).T
+        images = batch.images[~batch.replaced]
+        if not len(images):
+            return
+        likeness = self.model(images) @ self.model.keys(images.flip(3)).T
         right = likeness.argmax(1) == torch.arange(len(likeness), device=likeness.device)
         self.log_figure("found", right.float())

@@ -83,7 +83,9 @@ class Reconstruction(Task):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:
             return
-        images = batch.images
+        images = batch.images[~batch.replaced]
+        if not len(images):
+            return
         out = self._reconstruct(images)
         self.log_figure("psnr", psnr(out, images))
         if min(images.shape[-2:]) >= 11:  # the side of SSIM's window

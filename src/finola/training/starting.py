@@ -22,13 +22,19 @@ def encoder_of(section: ModelSection) -> tuple[str, Path | None]:
     """The encoder that a recipe's model section means, and the folder of its trained weights, where it has one."""
     if section.weights is None:
         return section.name, None
-    folder = find_trained(section.weights)
-    if folder is None:
-        raise FileNotFoundError(f"model.weights is {section.weights!r}: there is no trained model of that name here.")
+    folder = folder_of(section.weights)
     name = encoder_name(folder)
     if section.name not in ("", name):
         raise ValueError(f"model.name is {section.name}, but the encoder in {section.weights} is {name}.")
     return name, folder
+
+
+def folder_of(weights: str) -> Path:
+    """Where the trained model lies that `model.weights` names."""
+    folder = find_trained(weights)
+    if folder is None:
+        raise FileNotFoundError(f"model.weights is {weights!r}: there is no trained model of that name here.")
+    return folder
 
 
 def begin_encoder(encoder: nn.Module, folder: Path) -> None:
@@ -48,10 +54,7 @@ def begin_head(model: Any, folder: Path) -> None:
 
 def begin_masked(model: MaskedFinola, name: str) -> None:
     """Copy a masked model of the same parts; the size of its images may be another, since no part depends on it."""
-    folder = find_trained(name)
-    if folder is None:
-        raise FileNotFoundError(f"model.weights is {name!r}: there is no trained model of that name here.")
-    given, own = load_file(folder / "model.safetensors"), model.state_dict()
+    given, own = load_file(folder_of(name) / "model.safetensors"), model.state_dict()
     if given.keys() != own.keys() or any(own[key].shape != value.shape for key, value in given.items()):
         raise ValueError(
             f"{model.config} cannot begin with the weights of {name}: that is no masked model of its parts."
