@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
@@ -89,7 +90,8 @@ def endless(loader: Any, device: torch.device) -> Generator[Batch]:
     while True:
         loader.set_epoch(epoch)
         for batch in loader:
-            yield batch._replace(images=batch.images.to(device).float().div_(255))
+            batch = move_data_to_device(batch, device)  # labels and boxes travel too
+            yield batch._replace(images=batch.images.float().div_(255))
         epoch += 1
 
 
