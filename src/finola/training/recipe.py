@@ -274,7 +274,7 @@ def _without_effect(recipe: Recipe) -> dict[str, dict[str, bool]]:
     """Settings that nothing would read here, and whether they are set: better refused than believed in."""
     data, head, loss, model = recipe.data, recipe.head, recipe.loss, recipe.model
     found: dict[str, dict[str, bool]] = {}
-    if recipe.task != "reconstruction":
+    if recipe.task in ("masked", *ON_ENCODERS, *ON_OBJECTS):
         found[f"in the task {recipe.task}"] = {
             "loss.kind": loss.kind != "l2",
             "loss.fit_q": loss.fit_q != 0,
