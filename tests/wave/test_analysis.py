@@ -170,8 +170,6 @@ def test_degenerate_pairs_never_raise_and_say_so(case: str) -> None:
     assert_decoupled(found)
     if found.Q is None:
         assert "inverse" in found.words
-    if "undefined" in found.kinds:
-        assert "cannot be diagonalised" in found.words or "singular" in found.words or "undefined" in found.words
     for kind in ("infinite", "static", "undefined"):
         if kind in found.kinds:
             assert f"{found.kinds.count(kind)} {kind}" in found.words
