@@ -36,7 +36,7 @@ def create(name: str, init: str | None = None) -> Autoencoder:
     64
     """
     if (BUNDLED / name / "config.json").is_file():
-        raise ValueError(f"{name} is trained: finola.load({name!r}) gives it, create({full_name(name)!r}) one like it.")
+        raise ValueError(f"{name} is trained, and loaded instead of created: finola models lists what it is.")
     if not re.search(r"/\d+x\d+@", name):
         raise ValueError(f"{name!r} is not a model's name: {nearest(name, known_names())}")
     return Autoencoder(name, init)
@@ -120,14 +120,14 @@ def find_trained(name: str) -> Path | None:
     if (BUNDLED / name / "config.json").is_file():
         return BUNDLED / name
     if "@" not in name and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub import errors, hf_hub_download
 
         try:
             for file in ("model.safetensors", "config.json"):
                 found = hf_hub_download(name, file)
-        except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-            reason = "it cannot be reached" if isinstance(error, LocalEntryNotFoundError) else "it has none"
+        except (errors.HfHubHTTPError, errors.EntryNotFoundError) as error:
+            missing = isinstance(error, errors.RepositoryNotFoundError | errors.RemoteEntryNotFoundError)
+            reason = "it has none" if missing else str(error).splitlines()[0]
             raise FileNotFoundError(
                 f"there is no folder {name}, and of the hub's models of that name {reason}."
             ) from error

@@ -74,7 +74,6 @@ def test_a_damaged_photo_is_said_and_the_others_are_done(verb, tmp_path, capsys)
         (["models", "mf-w720/1x1"], "is not a model name"),
         (["reconstruct", "."], "there is no photo in ."),
         (["compress", "skimage:astronaut", "--mode", "paper", "--bpp", "0.2"], "four bits of every latent"),
-        (["compress", "skimage:astronaut", "--quality", "0"], "quality is 1 to 100"),
         (["bench", "propagation", "tile64"], "bench propagation takes no recipe or model"),
         (["bench", "train", "--quick"], "bench train takes no --quick"),
         (["probe", "test_resnet", "smoke", "--neighbours", "0"], "--neighbours 0 is too few"),

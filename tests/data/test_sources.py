@@ -145,6 +145,21 @@ def test_classes_of_another_folder_go_by_their_names(tmp_path: Path) -> None:
     assert [val.sample(i)[1] for i in range(0, 6, 2)] == [1, 2, -1] and val.class_names == ["ant", "cat", "dog"]
 
 
+def test_classes_without_names_go_by_their_labels_and_numbers_that_are_names_by_name(tmp_path: Path) -> None:
+    for split, names in (("train", None), ("val", ["bee", "cow"])):
+        columns = {"image": [png(7)] * 2, "label": [3, 9]} | ({"name": names} if names else {})
+        parquet.write_table(pyarrow.table(columns), tmp_path / f"{split}.parquet")
+    train, val = (open_data(tmp_path, split) for split in ("train", "val"))
+    val.number_like(train)
+    assert [val.sample(i)[1] for i in range(2)] == [0, 1]
+    for place in ("own/train/1", "own/train/2", "other/val/0", "other/val/1"):
+        put(tmp_path / place / "a.png", 1)
+        put(tmp_path / place / "b.png", 1)
+    train, val = open_data(tmp_path / "own", "train"), open_data(tmp_path / "other", "val")
+    val.number_like(train)
+    assert [val.sample(i)[1] for i in range(0, 4, 2)] == [-1, 0]
+
+
 def test_a_large_parquet_set_reads_by_row_groups_and_still_visits_each_photo_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,7 +117,7 @@ def test_moco_trains_resumes_with_its_queue_and_gives_its_encoder(colours: Path,
     ("overrides", "sentence"),
     [
         (("data.path=smoke",), "has no labels to learn"),
-        (("model.name=", "model.weights=null"), "model.name"),
+        (("model.name=''", "model.weights=null"), "add one such as model.name=mf-w720"),
         (("data.size=null",), "add data.size=224"),
         (("model.weights=nowhere",), "there is no trained model of that name"),
         (("head.kind=tran-9",), "it is one of lin, tran-1, tran-4"),

@@ -58,14 +58,15 @@ def test_a_wrong_setting_is_one_sentence_with_the_remedy(override: str, sentence
         ("detection/dec-211-w720", "head.kind=lin", "head.kind is 'lin'; it is one of mf-dec-522, mf-dec-211."),
         ("detection/mask-rcnn-w720", "head.dropout=0.1", "head.dropout has no effect on photos with objects"),
         ("detection/mask-rcnn-w720", "optimiser.groups.all.muon=true", "muon has no effect with optimiser.kind=sgd"),
-        ("detection/dec-211-w720", "schedule.clock=time", "schedule.clock=time"),
+        ("detection/dec-211-w720", "schedule.clock=time", "schedule.clock=time has no effect beside schedule.drops"),
+        ("masked/b-w720-128", "model.name=''", "add one such as model.name=waves+conv/256x1@16:64."),
         ("probe/lin-w720", "head.dropout=0.1", "head.dropout has no effect with head.kind=lin"),
         ("probe/lin-w720", "data.crop=centre", "data.flip has no effect with data.crop=centre"),
     ],
 )
 def test_what_would_do_nothing_is_refused(name: str, override: str, sentence: str) -> None:
     with pytest.raises(ValueError) as raised:
-        load_recipe(name, [override])
+        load_recipe(name, ["trainer.max_time=1h", override])
     assert sentence in str(raised.value) and "\n" not in str(raised.value)
 
 

@@ -88,3 +88,14 @@ def test_masked_training_goes_on_at_another_size(masked: Path) -> None:
         build_task(load_recipe("smoke", [*TINY, *words, "model.name=test_resnet/32x1@4:64+patch"]))
     with pytest.raises(ValueError, match="has no effect in the task masked"):
         load_recipe("smoke", [*TINY, *words, "model.init=waves"])
+
+
+def test_freezing_the_encoder_leaves_the_rest_as_it_trains(masked: Path) -> None:
+    words = ["task=classify", "model.name=test_resnet", "model.init=null", "data.size=32", "data.val_size=null"]
+    words += ["head.kind=tran-1", "head.frozen=false", "head.dropout=0.5", "model.frozen=[encoder.*]"]
+    recipe = load_recipe("smoke", [*TINY, *words, "optimiser.groups={}", "logging.health=false"])
+    task = build_task(replace(recipe, classes=["a", "b"])).train()
+    task.on_train_start()
+    dropouts = [module for module in task.model.head.modules() if isinstance(module, torch.nn.Dropout)]
+    assert dropouts and all(module.training for module in dropouts)
+    assert not any(module.training for module in task.model.encoder.modules())

@@ -46,12 +46,15 @@ def run(args: argparse.Namespace) -> None:
     from finola.compare.measure import Photos
     from finola.compare.peers import build_peer, files_at
     from finola.files import cache_folder, check_folder, write_text
+    from finola.images import WRITE
     from finola.wave.plot import check_path
 
-    for picture in filter(None, (args.plot, args.sheet)):
-        check_path(picture)
-    if args.out:
-        check_folder(Path(args.out))
+    if args.plot:
+        check_path(args.plot)
+    if args.sheet and Path(args.sheet).suffix.lower() not in WRITE:
+        raise ValueError(f"cannot write {args.sheet}: end its name with one of {', '.join(WRITE)}.")
+    for target in filter(None, (args.sheet, args.out)):
+        check_folder(Path(target))
     photos = Photos(tuple(args.data), args.split, args.limit)
     cache = Path(args.cache).expanduser() if args.cache else cache_folder("compare")
     cache.mkdir(parents=True, exist_ok=True)

@@ -57,12 +57,15 @@ class PhotoDataset(Dataset[Item]):
     def number_like(self, other: Self) -> None:
         """Give classes the numbers that they have in another data set; a class that it lacks is unknown, −1.
 
-        They are the same classes by their labels where these have the same names there, or none; else by their names.
+        Classes are the same by label and name; else by name; by label alone where one of the two has no names.
         """
-        theirs, by_name = other.source.classes, {name: number for number, name in enumerate(other.class_names)}
+        ours, theirs = self.source.classes, other.source.classes
+        by_name = {name: number for number, name in enumerate(other.class_names)}
+        nameless = any(all(name == str(label) for label, name in some.items()) for some in (ours, theirs))
+        by_label = nameless and not by_name.keys() & set(ours.values())
         numbers = {
-            label: other._numbers.get(label) if name in (theirs.get(label), str(label)) else by_name.get(name)
-            for label, name in self.source.classes.items()
+            label: other._numbers.get(label) if by_label or theirs.get(label) == name else by_name.get(name)
+            for label, name in ours.items()
         }
         self._numbers = {label: number for label, number in numbers.items() if number is not None}
         self._names = other.class_names

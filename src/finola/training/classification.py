@@ -52,9 +52,7 @@ class Classify(Task):
         if self.skip_validation:
             return
         known = (batch.labels >= 0) & ~batch.replaced
-        if not known.any():
-            return
-        hits = ranks(self.model(batch.images[known]), batch.labels[known])
+        hits = ranks(self.model(batch.images), batch.labels.clamp_min(0))[known]
         self.log_figure("accuracy", (hits < 1).float())
         if len(self.model.classes) > 5:
             self.log_figure("accuracy_5", (hits < 5).float())

@@ -22,7 +22,7 @@ from finola.files import write_text
 from finola.training.checkpoints import LAST, PlainCheckpointIO
 from finola.training.clock import Clock
 from finola.training.ema import EMA
-from finola.training.folder import Beginning, inspect
+from finola.training.folder import RECIPE, Beginning, inspect
 from finola.training.loggers import build_loggers
 from finola.training.photos import Photos
 from finola.training.pictures import Pictures
@@ -152,7 +152,7 @@ def _outcome(trainer: Trainer, folder: Path, ending: BaseException | None, took:
     saving = next(c for c in trainer.callbacks if isinstance(c, Saving))  # type: ignore[attr-defined]
     progress = next(c for c in trainer.callbacks if isinstance(c, RunProgress))  # type: ignore[attr-defined]
     step, epoch = trainer.global_step, trainer.current_epoch
-    again = f"finola train --resume --out {folder}"
+    again = f"finola train --resume --out {folder}" if (folder / RECIPE).exists() else "the same command"
     kept = f"{folder / LAST} is the last good checkpoint" if (folder / LAST).exists() else "no checkpoint was written"
     outcome = Outcome("finished", f"finished at step {step}", str(folder), step, epoch)
     if isinstance(ending, Diverged):

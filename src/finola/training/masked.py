@@ -36,12 +36,11 @@ class Masked(Task):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:
             return
-        images = batch.images[~batch.replaced]
-        if not len(images):
-            return
+        images = batch.images
         drawn, masked = self.predict(images, seed=batch_idx)
         squares = ((drawn.clamp(0, 1) - images).square() * masked).flatten(1).sum(1)
-        self.log_figure("psnr", -10 * (squares / (3 * masked.flatten(1).sum(1))).log10())
+        figures = -10 * (squares / (3 * masked.flatten(1).sum(1))).log10()
+        self.log_figure("psnr", figures[~batch.replaced])
         if batch_idx == 0:
             self.samples = images[: self.recipe.logging.samples]
 

@@ -24,7 +24,7 @@ class ModelSection:
     weights: str | None = None  # a trained model's folder or name: the run begins with what fits of it
     spectrum: str | None = None  # a JSON file of `finola spectrum` that ranks the waves of a wave start
     frozen: list[str] = field(default_factory=list)  # patterns such as encoder.*: these do not train
-    encoder_size: int | None = None  # photos are shrunk to this side for the encoder, and the refinement is left out
+    encoder_size: int | None = None  # photos' short side for the encoder alone; the refinement is left out
     checkpointing: bool = False  # recompute activations in the backward pass: less memory, more time
 
 
@@ -300,7 +300,7 @@ def _without_effect(recipe: Recipe) -> dict[str, dict[str, bool]]:
         found["with optimiser.kind=sgd"] = {f"optimiser.groups.{name}.muon": group.muon for name, group in groups}
     if recipe.schedule.drops:
         found["beside schedule.drops"] = {"schedule.clock=time": recipe.schedule.clock == "time"}
-    if data.crop == "centre":
+    if data.crop == "centre" and recipe.task not in ON_OBJECTS:
         found["with data.crop=centre"] = {"data.flip": data.flip}
     return found
 

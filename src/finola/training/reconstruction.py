@@ -83,15 +83,13 @@ class Reconstruction(Task):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:
             return
-        images = batch.images[~batch.replaced]
-        if not len(images):
-            return
+        images, read = batch.images, ~batch.replaced  # no figure for a photo that stands in for an unreadable one
         out = self._reconstruct(images)
-        self.log_figure("psnr", psnr(out, images))
+        self.log_figure("psnr", psnr(out, images)[read])
         if min(images.shape[-2:]) >= 11:  # the side of SSIM's window
-            self.log_figure("ssim", ssim(out, images))
+            self.log_figure("ssim", ssim(out, images)[read])
         if min(images.shape[-2:]) >= MS_SSIM_SIDE:
-            self.log_figure("ms_ssim", ms_ssim(out, images))
+            self.log_figure("ms_ssim", ms_ssim(out, images)[read])
         if batch_idx == 0:
             self.samples = images[: max(self.recipe.logging.samples, HEALTH_IMAGES)]
 
@@ -113,7 +111,9 @@ def draw_coarsely(model: Autoencoder, images: Tensor, side: int) -> Tensor:
 
     Several times as fast for an encoder that must learn from nothing: where things are comes before their detail.
     """
-    q = model.pool(model.encoder(F.interpolate(images, size=(side, side), mode="area")))
+    height, width = images.shape[-2:]
+    size = (round(side * height / min(height, width)), round(side * width / min(height, width)))
+    q = model.pool(model.encoder(F.interpolate(images, size=size, mode="area")))
     z, decoder = model.propagate(q), model.decoder
     out: Tensor = decoder.read_out(z) if isinstance(decoder, WaveDecoder) else decoder(z)
     return out

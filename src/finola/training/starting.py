@@ -105,6 +105,11 @@ def _without_encoder(trained: Autoencoder, model: Autoencoder) -> dict[str, Tens
     return fits
 
 
+def is_frozen(name: str, patterns: list[str]) -> bool:
+    """Whether a parameter's name matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def freeze(model: nn.Module, patterns: list[str]) -> None:
     """Parameters whose names match a pattern such as `encoder.*` are not trained."""
     for pattern in patterns:

@@ -19,7 +19,7 @@ from finola.training.optimiser import build_optimiser
 from finola.training.photos import Photos
 from finola.training.recipe import Recipe
 from finola.training.schedule import by_drops, by_steps, by_time
-from finola.training.starting import freeze
+from finola.training.starting import freeze, is_frozen
 
 TASKS = {
     "reconstruction": "finola.training.reconstruction:Reconstruction",
@@ -56,11 +56,11 @@ class Task(LightningModule):
         self._finite = torch.tensor(True)
 
     def on_train_start(self) -> None:
-        """Parts whose parameters are all frozen by the recipe keep their statistics as well."""
-        if self.recipe.model.frozen:
-            for module in self.model.modules():
-                if not any(parameter.requires_grad for parameter in module.parameters()):
-                    module.eval()
+        """Parts whose parameters the recipe freezes keep their statistics as well."""
+        for name, module in self.model.named_modules():
+            inside = [f"{name}.{key}".removeprefix(".") for key, _ in module.named_parameters()]
+            if inside and all(is_frozen(key, self.recipe.model.frozen) for key in inside):
+                module.eval()
 
     @classmethod
     def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:
