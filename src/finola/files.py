@@ -32,9 +32,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata)
+        share(beside)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def share(path: Path) -> None:
+    """Give a file the permissions of any new one: safetensors leaves it to its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def check_folder(path: Path) -> Path:

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 from huggingface_hub import PyTorchModelHubMixin
 
+from finola.files import share
+
 
 class Pretrained(PyTorchModelHubMixin, library_name="finola"):
     """`save_pretrained`, `from_pretrained` and `push_to_hub`, safetensors only."""
@@ -32,6 +34,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="finola"):
             result = super().save_pretrained(beside, **kwargs)
             target.mkdir(exist_ok=True)
             for file in sorted(beside.iterdir()):
+                share(file)
                 os.replace(file, target / file.name)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
