@@ -74,6 +74,14 @@ def test_the_verbs_probe_and_classify(colour_folders, tmp_path, capsys) -> None:
     assert "broken.png" in said.err and "astronaut" in said.out
 
 
+def test_classify_works_on_the_first_run(capsys) -> None:
+    assert main(["classify", "skimage:astronaut", "--top", "10", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert "parachute" in {entry["class"] for entry in row["classes"]} and len(row["classes"]) == 10
+    shares = [entry["probability"] for entry in row["classes"]]
+    assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1, abs=1e-5)
+
+
 @pytest.fixture
 def colour_folders(tmp_path):
     import numpy as np

@@ -15,6 +15,7 @@ Size = tuple[int, int]
 DEFAULT_MODEL = "tile64"
 DEFAULT_CODEC = "tile64-512"
 DEFAULT_WHOLE = "photo256"  # one vector for a whole photo
+DEFAULT_CLASSIFIER = "masked-b-w720"
 """What the verbs take where no model is named."""
 
 HEADS = {

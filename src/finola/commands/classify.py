@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 
+from finola.names import DEFAULT_CLASSIFIER
+
 HELP = "name what photos show, with a trained classifier"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="photos or folders of photos")
-    parser.add_argument("-m", "--model", required=True, help="a trained classifier's folder, name or hub id")
+    parser.add_argument(
+        "-m", "--model", default=DEFAULT_CLASSIFIER, help="a classifier's folder, name or hub id (default: %(default)s)"
+    )
     parser.add_argument("--top", type=int, default=5, help="how many classes to print (default: 5)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
