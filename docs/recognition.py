@@ -82,13 +82,13 @@ def study() -> str:
 
 def bundled() -> str:
     found = json.loads((RESULTS / "evaluate-masked-b-w720-imagenette128.json").read_text())
+    right, among_five = (f"{100 * found[key]:.1f} %" for key in ("accuracy", "accuracy_5"))
     return (
-        "\n## In the package\n\n`masked-b-w720` has 55 minutes of one thread of masked FINOLA-B behind it, 106,000 images "
-        f"of 128 pixels, and a tran-1 head on the frozen encoder: {100 * found['accuracy']:.1f} % of {found['images']:,} "
-        f"val photos of ten classes named right, {100 * found['accuracy_5']:.1f} % among the first five "
-        "(`finola evaluate masked-b-w720 imagenette128 --split val`). It shows that everything works, from pre-training "
-        "without labels to `finola classify`; it is no good classifier yet "
-        "([how it was trained](../results/train-masked-b-w720/README.md)).\n"
+        "\n## In the package\n\n`masked-b-w720` has 55 minutes of one thread of masked FINOLA-B behind it, 106,000 "
+        f"images of 128 pixels, and a tran-1 head on the frozen encoder: {right} of {found['images']:,} val photos of "
+        f"ten classes named right, {among_five} among the first five (`finola evaluate masked-b-w720 imagenette128 "
+        "--split val`). It shows that everything works, from pre-training without labels to `finola classify`; it is "
+        "no good classifier yet ([how it was trained](../results/train-masked-b-w720/README.md)).\n"
     )
 
 
