@@ -33,7 +33,7 @@ test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 -rs
 
 prove: $(VENV)/.installed-test
-	@command -v chromium >/dev/null && $(BIN)/python benchmarks/page_speed.py || echo "No Chromium: the page is not timed"
+	@if command -v chromium >/dev/null; then $(BIN)/python benchmarks/page_speed.py; else echo "No Chromium: the page is not timed"; fi
 	@$(call EACH,$(PROOFS))
 	@[ -n "$$FINOLA_DATA" ] || { echo "FINOLA_DATA is not set: the proofs on its photos are left out"; exit 0; }; \
 	$(call EACH,$(PROOFS_ON_DATA))

@@ -190,7 +190,7 @@ def named_photos(given: str) -> list[str | Path]:
     """
     if given.startswith("skimage:"):
         return [given]
-    found = list(find_photos(given))
+    found = find_photos(given)
     if not found:
         raise FileNotFoundError(f"there is no photo in {given}; name files, or a folder that holds some.")
     return list(found)

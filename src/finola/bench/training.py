@@ -141,9 +141,8 @@ def memory_by_area(recipe: Recipe, device: torch.device) -> dict[str, Any]:
     rows: list[dict[str, int]] = []
     for side in map_sides(config):
         name = str(replace(config, map_size=(side, side), start=_start(config)))
-        task = build_task(replace(recipe, model=replace(recipe.model, name=name, weights=None), loss=LossSection())).to(
-            device
-        )
+        section = replace(recipe.model, name=name, weights=None)
+        task = build_task(replace(recipe, model=section, loss=LossSection())).to(device)
         row = {"map": side, "area": side * side}
         for what, work in (("step", _step_of), ("propagation", _propagation_of)):
             few, more = (peak_memory(work(task, count, device)) for count in COUNTS)

@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
             continue
         found.append((str(path), model.rank(image, args.top)))
     if args.json:
-        shown = [[{"class": word, "probability": share} for word, share in classes] for _, classes in found]
-        print_json([{"image": name, "classes": classes} for (name, _), classes in zip(found, shown, strict=True)])
+        rows = [(name, [{"class": word, "probability": share} for word, share in classes]) for name, classes in found]
+        print_json([{"image": name, "classes": classes} for name, classes in rows])
     else:
         for name, classes in found:
             print_table(name, ["class", "probability"], [(word, f"{100 * share:.1f} %") for word, share in classes])

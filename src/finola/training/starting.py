@@ -37,6 +37,11 @@ def folder_of(weights: str) -> Path:
     return folder
 
 
+def same_shapes(given: dict[str, Tensor], own: dict[str, Tensor]) -> bool:
+    """Whether two states have the same names, each of the same shape."""
+    return {key: value.shape for key, value in given.items()} == {key: value.shape for key, value in own.items()}
+
+
 def begin_encoder(encoder: nn.Module, folder: Path) -> None:
     """Copy the encoder of a trained model, whatever stands on it there."""
     encoder.load_state_dict(trained_part(folder, "encoder."))
@@ -48,14 +53,14 @@ def begin_head(model: Any, folder: Path) -> None:
     if read_config(folder).get("classes") != model.classes:
         return
     head, own = trained_part(folder, "head."), model.head.state_dict()
-    if head.keys() == own.keys() and all(own[key].shape == value.shape for key, value in head.items()):
+    if same_shapes(head, own):
         model.head.load_state_dict(head)
 
 
 def begin_masked(model: MaskedFinola, name: str) -> None:
     """Copy a masked model of the same parts; the size of its images may be another, since no part depends on it."""
     given, own = load_file(folder_of(name) / "model.safetensors"), model.state_dict()
-    if given.keys() != own.keys() or any(own[key].shape != value.shape for key, value in given.items()):
+    if not same_shapes(given, own):
         raise ValueError(
             f"{model.config} cannot begin with the weights of {name}: that is no masked model of its parts."
         )
@@ -93,9 +98,9 @@ def _without_encoder(trained: Autoencoder, model: Autoencoder) -> dict[str, Tens
     """Recurrence, decoder and waves of a model that differs in its encoder alone."""
     own, ours = model.state_dict(), ("transition.", "grower.", "decoder.")
     fits = {key: value for key, value in trained.state_dict().items() if key.startswith(ours)}
-    wanted = {key for key in own if key.startswith(ours)}
+    wanted = {key: value for key, value in own.items() if key.startswith(ours)}
     alike = replace(trained.config, encoder=model.config.encoder, decoder=model.config.decoder) == model.config
-    if not alike or fits.keys() != wanted or any(own[key].shape != value.shape for key, value in fits.items()):
+    if not alike or not same_shapes(fits, wanted):
         raise ValueError(
             f"{model.config} cannot begin with the weights of {trained.config}, another model: they differ in more "
             "than the encoder."

@@ -57,9 +57,10 @@ class Task(LightningModule):
 
     def on_train_start(self) -> None:
         """Parts whose parameters the recipe freezes keep their statistics as well."""
-        for name, module in self.model.named_modules():
+        patterns = self.recipe.model.frozen
+        for name, module in self.model.named_modules() if patterns else ():
             inside = [f"{name}.{key}".removeprefix(".") for key, _ in module.named_parameters()]
-            if inside and all(is_frozen(key, self.recipe.model.frozen) for key in inside):
+            if inside and all(is_frozen(key, patterns) for key in inside):
                 module.eval()
 
     @classmethod

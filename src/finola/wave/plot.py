@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from finola.files import check_folder
 from finola.names import ModelConfig
 from finola.propagation import propagate, start_positions
 from finola.tiles import cut, pad_to_multiple
@@ -61,9 +62,7 @@ def check_path(path: str | Path) -> Path:
     formats = (".png", ".pdf", ".svg", ".jpg")
     if path.suffix.lower() not in formats:
         raise ValueError(f"cannot draw into {str(path)!r}: end its name with one of {', '.join(formats)}.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: create it first.")
-    return path
+    return check_folder(path)
 
 
 def _draw(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str) -> Figure:
