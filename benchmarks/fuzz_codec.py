@@ -1,7 +1,7 @@
 """Damaged `.finola` files: 20,000 random mutations of a sample end in a photo or in one sentence, never otherwise.
 
 Half of them keep the old checksum, half get a new one, so that damage reaches header, entropy coder and model. Prints
-JSON; exits with 1 at the first mutation that raises anything but `DamagedFile`, or takes longer or more memory than any
+JSON; exits with 1 at the first mutation that raises anything but `CorruptFileError`, or takes longer or more memory than any
 photo of its size may. `python benchmarks/fuzz_codec.py [COUNT] [SEED]`.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from finola.codec.container import DamagedFile
+from finola.errors import CorruptFileError
 from finola.codec.photo import compress, decompress
 
 SLOWEST = 20.0  # seconds that one file may take
@@ -73,7 +73,7 @@ def main() -> None:
         try:
             decompress(data)
             found["decoded"] += 1
-        except DamagedFile:
+        except CorruptFileError:
             found["refused"] += 1
         except ValueError as error:  # another model's name is a sentence of its own
             if "needs the model" not in str(error):

@@ -9,7 +9,10 @@ import pytest
 import torch
 from PIL import Image, ImageCms
 
+from finola.errors import CorruptFileError, InputError
 from finola.images import (
+    FORMATS,
+    Regions,
     find_photos,
     open_photo,
     pixels,
@@ -138,8 +141,8 @@ def test_an_embedded_colour_profile_is_applied() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"not a photo", "Pillow reads"),
-        (b"", "Pillow reads"),
+        (b"not a photo", "PNG or JPEG"),
+        (b"", "PNG or JPEG"),
         (encoded(Image.fromarray(colours(64, 64)), "JPEG")[:-200], "truncated"),
         (encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), "floating-point"),
         (encoded(Image.fromarray(np.full((4, 4), 10**6, np.int32)), "TIFF"), "1000000"),
@@ -222,3 +225,52 @@ def test_side_by_side_keeps_every_image_and_fills_with_white() -> None:
     assert (row[:, :, 5:8] == 1).all() and (row[:, 4:, 8:] == 1).all()
     with pytest.raises(ValueError, match="at least one"):
         side_by_side([])
+
+
+@pytest.mark.parametrize("turned", range(1, 9))
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "CMYK", "I;16"])
+def test_regions_are_the_parts_of_the_upright_photo(mode: str, turned: int) -> None:
+    rng = np.random.default_rng(turned)
+    if mode == "I;16":
+        stored = Image.fromarray(rng.integers(0, 2**16, (5, 8), dtype=np.uint16))
+    else:
+        stored = Image.fromarray(rng.integers(0, 256, (5, 8, 3), dtype=np.uint8)).convert(mode)
+    exif = Image.Exif()
+    exif[0x0112] = turned
+    stream = io.BytesIO()
+    stored.save(stream, "TIFF" if mode == "CMYK" else "PNG", exif=exif)
+    whole = pixels(to_rgb(open_photo(stream.getvalue())))
+    regions = Regions(open_photo(stream.getvalue()))
+    assert whole.shape == (3, *regions.size)
+    parts = [regions.read(top, min(top + 2, regions.size[0]), 1, 4) for top in range(0, regions.size[0], 2)]
+    assert torch.equal(torch.cat(parts, 1), whole[:, :, 1:4])
+
+
+def test_a_file_of_another_format_is_refused_whatever_its_suffix(tmp_path: Path) -> None:
+    """An EPS would start Ghostscript; Pillow reads many formats that no camera writes."""
+    photo = Image.new("RGB", (8, 8))
+    for kind in ("EPS", "PCX", "TGA", "ICO", "PDF"):
+        path = tmp_path / f"{kind}.png"
+        photo.save(path, kind)
+        with pytest.raises(CorruptFileError, match=path.name):
+            read_photo(path)
+
+
+def test_only_listed_formats_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+    opened = Image.open
+
+    def spy(source: io.BytesIO, mode: str = "r", formats: list[str] | None = None) -> Image.Image:
+        tried.append(formats)
+        return opened(source, mode, formats)
+
+    monkeypatch.setattr(Image, "open", spy)
+    read_photo("skimage:coffee")
+    assert tried and all(formats is not None and set(formats) <= set(FORMATS) for formats in tried)
+
+
+def test_a_photo_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    Image.new("1", (9000, 9000)).save(path)
+    with pytest.raises(InputError, match="9000x9000"):
+        read_photo(path)

@@ -14,11 +14,19 @@ from PIL import Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
+from finola.errors import CorruptFileError, InputError, MissingFileError
+
 _COMMON = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".gif", ".bmp", ".tif", ".tiff")
 READ = (*_COMMON, ".jp2", ".j2k", ".ppm", ".pgm", ".pnm")
 """Suffixes that `find_photos` takes for photos; one that Pillow cannot decode is reported, not passed over."""
 
 WRITE = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "HEIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
+"""Pillow's decoders that photos are opened with, whatever their suffix. EPS, which starts Ghostscript, is not one."""
+
+MAX_FLOAT_PIXELS = 2**26
+"""Of a photo that is read at once as float32, which takes 12 bytes a pixel."""
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -43,7 +51,19 @@ def read_photo(source: str | Path | bytes) -> Tensor:
     torch.Size([3, 512, 512])
     """
     photo = open_photo(source)
-    return pixels(to_rgb(photo, photo_name(source))).float().div_(255)
+    width, height = photo.size
+    if width * height > MAX_FLOAT_PIXELS:
+        raise InputError(
+            f"{photo_name(source)} has {width}x{height} pixels, {width * height / 1e6:.0f} million; at most "
+            f"{MAX_FLOAT_PIXELS / 1e6:.0f} million are read at once. Scale it down, or use finola compress."
+        )
+    regions = Regions(photo, photo_name(source), srgb=True)
+    image = torch.empty(3, *regions.size)
+    rows = max(1, 2**20 // regions.size[1])
+    for top in range(0, regions.size[0], rows):
+        part = image[:, top : top + rows]
+        torch.div(regions.read(top, top + part.shape[1], 0, regions.size[1]), 255, out=part)
+    return image
 
 
 def open_photo(source: str | Path | bytes, name: str | None = None) -> Image.Image:
@@ -54,11 +74,58 @@ def open_photo(source: str | Path | bytes, name: str | None = None) -> Image.Ima
     if not isinstance(source, bytes):
         path = Path(source).expanduser()
         if path.is_dir():
-            raise ValueError(f"{name} is a folder; a photo's file is needed here.")
+            raise InputError(f"{name} is a folder; a photo's file is needed here.")
         if not path.exists():
-            raise FileNotFoundError(f"There is no photo at {name}; check the path.")
+            raise MissingFileError(f"There is no photo at {name}; check the path.")
+        source = path.read_bytes()
     with _reading(name):
-        return Image.open(io.BytesIO(source if isinstance(source, bytes) else path.read_bytes()))
+        return decode_header(source)
+
+
+def decode_header(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
+    """Open image bytes with these decoders of Pillow only; one that is not installed is passed over."""
+    if any(name not in Image.OPEN for name in formats):
+        Image.init()
+    return Image.open(io.BytesIO(data), formats=[name for name in formats if name in Image.OPEN])
+
+
+class Regions:
+    """The RGB pixels of an opened photo, converted rectangle by rectangle: the whole is held as its file stores it.
+
+    A one-bit PNG thus takes one byte a pixel and not ten. With `srgb` an embedded colour profile is applied; otherwise
+    `profile` holds it, as in `to_own_rgb`.
+    """
+
+    def __init__(self, photo: Image.Image, name: str = "the photo", *, srgb: bool = False) -> None:
+        self.size = shown_size(photo, name)
+        self._photo, self._name, self._srgb = photo, name, srgb
+        with _reading(name):
+            photo.load()
+        self._orientation = orientation(photo)
+        first = photo.crop((0, 0, 1, 1))
+        with _reading(name):
+            self.profile = None if srgb else _own_rgb(first)[1]
+
+    def read(self, top: int, bottom: int, left: int, right: int) -> Tensor:
+        """uint8 (3, bottom − top, right − left) of the upright photo."""
+        with _reading(self._name):
+            part = self._photo.crop(_stored_box((left, top, right, bottom), self._photo.size, self._orientation))
+            turn = _TURNS.get(self._orientation)
+            rgb, profile = _own_rgb(part if turn is None else part.transpose(turn))
+            return pixels(_to_srgb(rgb, profile) if self._srgb and profile else rgb)
+
+
+def _stored_box(box: tuple[int, int, int, int], size: tuple[int, int], turned: int) -> tuple[int, int, int, int]:
+    """Where a box (left, top, right, bottom) of the upright photo lies in the stored one of `size` (width, height)."""
+    left, top, right, bottom = box
+    width, height = size
+    if turned >= 5:  # rows and columns are exchanged
+        left, top, right, bottom = top, left, bottom, right
+    if turned in (2, 3, 7, 8):
+        left, right = width - right, width - left
+    if turned in (3, 4, 6, 7):
+        top, bottom = height - bottom, height - top
+    return left, top, right, bottom
 
 
 def to_rgb(photo: Image.Image, name: str = "the photo") -> Image.Image:
@@ -71,24 +138,28 @@ def to_own_rgb(photo: Image.Image, name: str = "the photo") -> tuple[Image.Image
     """The same in the photo's own RGB, with its profile; in sRGB, with none, where it has no other RGB profile."""
     with _reading(name):
         photo.load()
-        profile = photo.info.get("icc_profile")
-        photo = _upright(photo)
-        if photo.mode == "F":
-            raise ValueError("its pixels are floating-point numbers of unknown range; save it with 8 or 16 bits")
-        if photo.mode == "I" or photo.mode.startswith("I;16"):
-            photo = _from_16_bits(photo)
-        if photo.has_transparency_data:
-            rgba = photo.convert("RGBA")
-            photo = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-        elif photo.mode not in ("RGB", "CMYK"):
-            photo = photo.convert("RGB")
-        if profile and _profile_to_srgb(profile, photo.mode) is None:
-            profile = None
-        if profile and photo.mode != "RGB":
-            photo, profile = _to_srgb(photo, profile), None
-        rgb = photo if photo.mode == "RGB" else photo.convert("RGB")
-        rgb.info = {}  # what is applied must not be applied again
-        return rgb, profile
+        return _own_rgb(_upright(photo))
+
+
+def _own_rgb(photo: Image.Image) -> tuple[Image.Image, bytes | None]:
+    """Any mode of Pillow as RGB, and the RGB profile that its values are to be read with."""
+    profile = photo.info.get("icc_profile")
+    if photo.mode == "F":
+        raise InputError("its pixels are floating-point numbers of unknown range; save it with 8 or 16 bits")
+    if photo.mode == "I" or photo.mode.startswith("I;16"):
+        photo = _from_16_bits(photo)
+    if photo.has_transparency_data:
+        rgba = photo.convert("RGBA")
+        photo = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    elif photo.mode not in ("RGB", "CMYK"):
+        photo = photo.convert("RGB")
+    if profile and _profile_to_srgb(profile, photo.mode) is None:
+        profile = None
+    if profile and photo.mode != "RGB":
+        photo, profile = _to_srgb(photo, profile), None
+    rgb = photo if photo.mode == "RGB" else photo.convert("RGB")
+    rgb.info = {}  # what is applied must not be applied again
+    return rgb, profile
 
 
 def to_srgb(image: Tensor, profile: bytes) -> Tensor:
@@ -152,11 +223,11 @@ def save_photo(
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in WRITE:
-        raise ValueError(f"Cannot write a photo as {str(path)!r}; end its name with one of {', '.join(WRITE)}.")
+        raise InputError(f"Cannot write a photo as {str(path)!r}; end its name with one of {', '.join(WRITE)}.")
     if image.dim() != 3 or image.shape[0] != 3:
-        raise ValueError(f"A photo to save has shape (3, height, width), not {tuple(image.shape)}.")
+        raise InputError(f"A photo to save has shape (3, height, width), not {tuple(image.shape)}.")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {path.parent} to write {path.name} into; create it first.")
+        raise MissingFileError(f"There is no folder {path.parent} to write {path.name} into; create it first.")
     photo = to_pillow(image)
     photo = photo.convert("L") if grey else photo
     blocks = {name: block for name, block in (("icc_profile", icc), ("exif", exif)) if block}
@@ -178,7 +249,7 @@ def find_photos(path: str | Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise FileNotFoundError(f"There is no file or folder at {path}; check the path.")
+        raise MissingFileError(f"There is no file or folder at {path}; check the path.")
     return [path / name for name in photos_below(path)]
 
 
@@ -192,7 +263,7 @@ def named_photos(given: str) -> list[str | Path]:
         return [given]
     found = find_photos(given)
     if not found:
-        raise FileNotFoundError(f"there is no photo in {given}; name files, or a folder that holds some.")
+        raise MissingFileError(f"there is no photo in {given}; name files, or a folder that holds some.")
     return list(found)
 
 
@@ -224,7 +295,7 @@ def side_by_side(images: Sequence[Tensor], gap: int = 4) -> Tensor:
     torch.Size([3, 8, 14])
     """
     if not images:
-        raise ValueError("side_by_side needs at least one image, got none.")
+        raise InputError("side_by_side needs at least one image, got none.")
     height = max(image.shape[-2] for image in images)
     row = torch.ones(3, height, sum(image.shape[-1] for image in images) + gap * (len(images) - 1))
     left = 0
@@ -239,7 +310,7 @@ def skimage_photos() -> dict[str, Path]:
     """The photos that scikit-image installs with itself, by name; it would have to download any other."""
     spec = find_spec("skimage")
     if spec is None or spec.origin is None:
-        raise ValueError(f"Photos named {_SKIMAGE}NAME need scikit-image; install it with: pip install scikit-image.")
+        raise InputError(f"Photos named {_SKIMAGE}NAME need scikit-image; install it with: pip install scikit-image.")
     folder = Path(spec.origin).parent / "data"
     return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".png", ".jpg")}
 
@@ -247,7 +318,7 @@ def skimage_photos() -> dict[str, Path]:
 def _skimage_photo(name: str) -> Path:
     photos = skimage_photos()
     if name not in photos:
-        raise ValueError(f"scikit-image installs no photo {name!r}; it has {', '.join(photos)}.")
+        raise InputError(f"scikit-image installs no photo {name!r}; it has {', '.join(photos)}.")
     return photos[name]
 
 
@@ -267,7 +338,7 @@ def orientation(photo: Image.Image) -> int:
 def _from_16_bits(photo: Image.Image) -> Image.Image:
     values = np.asarray(photo).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
-        raise ValueError(f"its pixels go from {values.min()} to {values.max()}; save it with 8 or 16 bits")
+        raise InputError(f"its pixels go from {values.min()} to {values.max()}; save it with 8 or 16 bits")
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
@@ -291,5 +362,5 @@ def _reading(name: str) -> Iterator[None]:
     except Exception as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         if "cannot identify" in reason:
-            reason = "its content is of no kind that Pillow reads; save it as PNG or JPEG"
-        raise ValueError(f"{name} cannot be read as a photo: {reason}.") from error
+            reason = "its content is none of the supported formats; save it as PNG or JPEG"
+        raise CorruptFileError(f"{name} cannot be read as a photo: {reason}.") from error

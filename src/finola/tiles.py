@@ -1,12 +1,18 @@
-"""A photo of any size as a grid of tiles, and the tiles' maps joined again."""
+"""Photos of any size as grids of tiles: pad, cut, join, and decode in blocks of bounded memory."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 Size = tuple[int, int]
+
+BLOCK = 96
+"""Tiles that are decoded together, neighbours not counted: enough for large matrix products, little memory."""
 
 
 def pad_to_multiple(images: Tensor, size: Size) -> Tensor:
@@ -41,3 +47,105 @@ def join(tiles: Tensor, grid: Size) -> Tensor:
         return tiles.reshape(-1, rows * height, columns * width, channels).permute(0, 3, 1, 2)
     joined = tiles.reshape(-1, rows, columns, channels, height, width).permute(0, 3, 1, 4, 2, 5)
     return joined.reshape(-1, channels, rows * height, columns * width)
+
+
+def grid_of(size: Size, tile: Size) -> Size:
+    """(rows, columns) of the tiles that cover an image of `size`.
+
+    >>> grid_of((65, 300), (64, 64))
+    (2, 5)
+    """
+    return -(-size[0] // tile[0]), -(-size[1] // tile[1])
+
+
+def tile_batches(
+    read: Callable[[int, int, int, int], Tensor], size: Size, tile: Size, most: int = BLOCK
+) -> Iterator[Tensor]:
+    """Tiles (n, 3, *tile) of an image of `size`, row by row, at most `most` at a time, edges replicated.
+
+    `read(top, bottom, left, right)` returns that region of the image (3, h, w); no more than a batch is held.
+
+    >>> image = torch.rand(3, 70, 130)
+    >>> read = lambda top, bottom, left, right: image[:, top:bottom, left:right]
+    >>> [tuple(batch.shape) for batch in tile_batches(read, (70, 130), (64, 64))]
+    [(3, 3, 64, 64), (3, 3, 64, 64)]
+    """
+    height, width = size
+    across = most * tile[1]
+    for top in range(0, height, tile[0]):
+        for left in range(0, width, across):
+            part = read(top, min(top + tile[0], height), left, min(left + across, width))
+            yield cut(pad_to_multiple(part[None], tile), tile)[0]
+
+
+class Block(NamedTuple):
+    """A rectangle of tiles, and the same with one more tile on each side as far as the grid goes."""
+
+    rows: range
+    columns: range
+    near_rows: range
+    near_columns: range
+
+
+def blocks(grid: Size, most: int = BLOCK) -> Iterator[Block]:
+    """Cut a grid into blocks of at most `most` tiles, from left to right and within that from top to bottom.
+
+    Blocks are as wide as the grid unless a row alone has more than `most` tiles, so memory is bounded for every shape.
+
+    >>> [(list(block.rows), list(block.columns)) for block in blocks((3, 2), most=4)]
+    [([0, 1], [0, 1]), ([2], [0, 1])]
+    """
+    rows, columns = grid
+    for left in range(0, columns, most):
+        right = min(columns, left + most)
+        height = max(1, most // (right - left))
+        for top in range(0, rows, height):
+            bottom = min(rows, top + height)
+            near = range(max(0, top - 1), min(rows, bottom + 1)), range(max(0, left - 1), min(columns, right + 1))
+            yield Block(range(top, bottom), range(left, right), *near)
+
+
+def decode_blocks(
+    grow: Callable[[range, range], Tensor],
+    decode: Callable[[Tensor], Tensor],
+    grid: Size,
+    tile: Size,
+    map_size: Size,
+    most: int = BLOCK,
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Decode a grid of tiles block by block, each with half a tile of its neighbours on every side.
+
+    `grow(rows, columns)` returns the maps (len(rows)·len(columns), C, *map_size) of tiles in row-major order; `decode`
+    turns joined maps into pixels. Yields (y, x, pixels (3, h, w)), which together cover the grid once. Half a tile
+    exceeds the receptive field of the decoders' convolutions, so no border shows between blocks.
+    """
+    margin = map_size[0] // 2, map_size[1] // 2  # cells
+    maps: dict[int, Tensor] = {}  # joined rows of the current columns, so that a neighbouring row is grown only once
+    current: range | None = None
+    for block in blocks(grid, most):
+        if block.near_columns != current:
+            maps, current = {}, block.near_columns
+        for row in [row for row in maps if row < block.near_rows.start]:
+            del maps[row]
+        missing = range(block.near_rows.start + len(maps), block.near_rows.stop)
+        if missing:
+            by_row = grow(missing, current).split(len(current))
+            maps |= {row: join(z, (1, len(current))) for row, z in zip(missing, by_row, strict=True)}
+            del by_row
+        z = torch.cat([_facing(maps[row], row, block.rows, margin[0]) for row in block.near_rows], dim=2)
+        left = margin[1] if current.start < block.columns.start else 0
+        right = margin[1] if current.stop > block.columns.stop else 0
+        if left or right:
+            start = (block.columns.start - current.start) * map_size[1] - left
+            z = z[..., start : start + left + len(block.columns) * map_size[1] + right]
+        above = margin[0] if block.near_rows.start < block.rows.start else 0
+        y, x = above * tile[0] // map_size[0], left * tile[1] // map_size[1]
+        pixels = decode(z)[0, :, y : y + len(block.rows) * tile[0], x : x + len(block.columns) * tile[1]]
+        yield block.rows.start * tile[0], block.columns.start * tile[1], pixels
+
+
+def _facing(z: Tensor, row: int, rows: range, margin: int) -> Tensor:
+    """The maps of one row of tiles: all of it within `rows`, of a neighbouring row the `margin` cells beside them."""
+    if row in rows:
+        return z
+    return z[:, :, :margin] if row >= rows.stop else z[:, :, z.shape[2] - margin :]

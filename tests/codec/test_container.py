@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finola.codec.container import MAX_BLOCK, MAX_COMPRESSED, Container, DamagedFile, unpack
+from finola.codec.container import MAX_BLOCK, MAX_COMPRESSED, Container, CorruptFileError, unpack
 
 PLAIN = Container("waves0", b"hash", width=640, height=480, step=20, payload=b"coded")
 FULL = replace(PLAIN, grey=True, mode=1, icc=b"a colour profile" * 4, exif=b"taken at noon")
@@ -75,10 +75,10 @@ def test_every_change_of_a_byte_and_every_truncation_is_refused(container):
         for change in range(1, 256):
             changed = bytearray(data)
             changed[position] ^= change
-            with pytest.raises(DamagedFile):
+            with pytest.raises(CorruptFileError):
                 unpack(bytes(changed))
     for length in range(len(data)):
-        with pytest.raises(DamagedFile):
+        with pytest.raises(CorruptFileError):
             unpack(data[:length])
 
 
@@ -94,7 +94,7 @@ def test_every_change_of_a_byte_and_every_truncation_is_refused(container):
     ],
 )
 def test_what_is_wrong_is_said_in_this_order(data, sentence):
-    with pytest.raises(DamagedFile, match=sentence):
+    with pytest.raises(CorruptFileError, match=sentence):
         unpack(data, "x.finola")
 
 
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_said_in_this_order(data, sentence):
 def test_sizes_no_photo_has_are_refused_under_a_right_checksum(sizes, sentence):
     body = bytearray(PLAIN.pack()[:-4])
     body[SIZES] = sizes
-    with pytest.raises(DamagedFile, match=sentence):
+    with pytest.raises(CorruptFileError, match=sentence):
         unpack(sealed(body))
 
 
@@ -134,7 +134,7 @@ def test_sizes_no_photo_has_are_refused_under_a_right_checksum(sizes, sentence):
 def test_fields_out_of_range_are_refused_under_a_right_checksum(position, byte, sentence):
     body = bytearray(PLAIN.pack()[:-4])
     body[position] = byte
-    with pytest.raises(DamagedFile, match=sentence):
+    with pytest.raises(CorruptFileError, match=sentence):
         unpack(sealed(body))
 
 
@@ -151,7 +151,7 @@ def test_blocks_that_are_not_what_they_say_are_refused(flag):
         (varint(MAX_COMPRESSED + 1, 4) + short, "4194305 compressed bytes"),
     ]
     for stored, sentence in cases:
-        with pytest.raises(DamagedFile, match=sentence):
+        with pytest.raises(CorruptFileError, match=sentence):
             unpack(with_block(stored, flag))
 
 
@@ -160,7 +160,7 @@ def test_a_block_inflates_to_its_bound_and_no_further():
     assert unpack(largest.pack()) == largest
     for size in (MAX_BLOCK + 1, 4 * MAX_BLOCK):
         bomb = zlib.compress(bytes(size))
-        with pytest.raises(DamagedFile, match="more than 16777216 bytes"):
+        with pytest.raises(CorruptFileError, match="more than 16777216 bytes"):
             unpack(with_block(varint(len(bomb), 2 + (len(bomb) >= 2**14)) + bomb))
 
 
@@ -173,7 +173,7 @@ def test_mutations_under_a_right_checksum_never_end_otherwise(data):
         body[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
     try:
         container = unpack(sealed(body))
-    except DamagedFile as error:
+    except CorruptFileError as error:
         assert str(error).startswith("the file cannot be read: ") and str(error).endswith(".")
     else:
         assert unpack(container.pack()) == container
@@ -185,7 +185,7 @@ def test_any_bytes_behind_the_magic_never_end_otherwise(data):
     for candidate in (data, sealed(b"\x89FNL\x01" + data)):
         try:
             assert isinstance(unpack(candidate), Container)
-        except DamagedFile as error:
+        except CorruptFileError as error:
             assert str(error).endswith(".")
 
 
@@ -206,7 +206,7 @@ def test_any_bytes_behind_the_magic_never_end_otherwise(data):
 def test_a_container_that_could_not_be_read_is_not_made(change, sentence):
     with pytest.raises(ValueError, match=sentence) as caught:
         replace(PLAIN, **change)
-    assert not isinstance(caught.value, DamagedFile)
+    assert not isinstance(caught.value, CorruptFileError)
 
 
 @pytest.mark.parametrize("block", [bytes(MAX_BLOCK + 1), os.urandom(MAX_COMPRESSED)], ids=["plain", "compressed"])

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from PIL import Image, features
+from PIL import features
 from torch import Tensor
 
 from finola.baselines import Code, Peer
 from finola.codec.rate import finest_within
-from finola.images import pixels, to_pillow
+from finola.images import decode_header, pixels, to_pillow
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def write(format_name: str, image: Tensor, quality: float) -> bytes:
 
 def read(data: bytes) -> Tensor:
     """The image (3, H, W) in [0, 1] of a file's bytes."""
-    return pixels(Image.open(io.BytesIO(data)).convert("RGB")).float() / 255
+    kinds = sorted({known.kind for known in FORMATS.values()})
+    return pixels(decode_header(data, kinds).convert("RGB")).float() / 255
 
 
 def file_at_quality(format_name: str, quality: float) -> Peer:

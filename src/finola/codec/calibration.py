@@ -15,7 +15,8 @@ from torch import Tensor
 
 from finola.autoencoder import Autoencoder
 from finola.codec.rans import Table, frequencies
-from finola.codec.tiles import CLASSES, CONTEXTS, TABLES, Coder, laplace, step_size
+from finola.codec.tiles import CLASSES, CONTEXTS, TABLES, Coder, band_ranges, laplace, step_size
+from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.files import write_tensors
 from finola.wave.start import wave_basis
 
@@ -23,6 +24,7 @@ FILE = "codec.safetensors"
 BUNDLED = {"waves512": "waves/512x1@16:64"}
 SAMPLES = 6  # tiles at which the decoder's slopes are measured
 STEPS = (64, 88, 112, 136, 160)  # at which the tables are counted
+MAX_SCALE = 2**12  # of 16·log₂ of a standard deviation: 2**256 is beyond float32
 QUANTILE = 1e-3  # of a latent's range that the plain mode leaves out on each side
 
 
@@ -63,13 +65,44 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
+        """Read and check the tables of a codec; damaged ones raise `CorruptFileError`."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        t = load_file(path)
+        try:
+            return cls._checked(load_file(path))
+        except (SafetensorError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CorruptFileError(f"Corrupt codec tables in {path}: {reason}") from error
+
+    @classmethod
+    def _checked(cls, t: dict[str, Tensor]) -> Calibration:
+        names = ("mean", "synthesis", "low", "high", "scales", "values", "classes")
+        if missing := [name for name in names if name not in t]:
+            raise CorruptFileError(f"missing {', '.join(missing)}.")
+        floats = {name: t[name] for name in ("mean", "synthesis", "low", "high")}
+        integers = {name: t[name] for name in ("scales", "values", "classes")}
+        for name, tensor in floats.items():
+            if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+                raise CorruptFileError(f"{name} must hold finite floating-point numbers.")
+        for name, tensor in integers.items():
+            if tensor.dtype not in (torch.int16, torch.int32, torch.int64):
+                raise CorruptFileError(f"{name} must hold integers, not {tensor.dtype}.")
+        if t["synthesis"].ndim != 2 or 0 in t["synthesis"].shape:
+            raise CorruptFileError(f"synthesis has shape {tuple(t['synthesis'].shape)}; expected (D, K).")
+        size, count = t["synthesis"].shape
+        bands = len(band_ranges(count))
+        expected: dict[str, tuple[int, ...]] = {"mean": (size,), "low": (size,), "high": (size,), "scales": (count,)}
+        expected |= {"values": (TABLES, t["values"].shape[-1]), "classes": (bands, CONTEXTS, CLASSES + 1)}
+        for name, shape in expected.items():
+            if tuple(t[name].shape) != shape:
+                raise CorruptFileError(f"{name} has shape {tuple(t[name].shape)}; expected {shape}.")
+        if int(t["scales"].abs().max()) > MAX_SCALE:
+            raise CorruptFileError(f"scales reach {int(t['scales'].abs().max())}; at most {MAX_SCALE} is possible.")
         values = tuple(Table([f for f in row if f]) for row in t["values"].tolist())
         classes = tuple(tuple(Table(row) for row in rows) for rows in t["classes"].tolist())
         coder = Coder(tuple(t["scales"].tolist()), values, classes)
-        return cls(t["mean"], t["synthesis"].float(), t["low"], t["high"], coder)
+        return cls(t["mean"].float(), t["synthesis"].float(), t["low"].float(), t["high"].float(), coder)
 
 
 @lru_cache(maxsize=4)
@@ -106,25 +139,40 @@ def to_q(model: Autoencoder, latents: Tensor) -> Tensor:
     return by_path if basis is None else basis.complete(by_path)
 
 
+def bundled_codecs() -> dict[str, Path]:
+    """The file with the tables of every codec in the package, by the name that `.finola` files carry."""
+    from finola.zoo import BUNDLED as WEIGHTS
+
+    tables = files("finola.codec") / "tables"
+    found = {path.parent.name: path for path in sorted(WEIGHTS.glob(f"*/{FILE}"))}
+    return found | {name: Path(str(tables / f"{name}.safetensors")) for name in BUNDLED}
+
+
 @lru_cache(maxsize=4)
 def load_codec(word: str) -> CodecModel:
-    """A bundled codec by its id, or a folder that holds a model and its tables."""
-    from finola.zoo import BUNDLED as WEIGHTS
+    """A bundled codec by its name, or a folder that holds a model and its tables."""
     from finola.zoo import load
 
+    bundled = bundled_codecs()
     if word in BUNDLED:
-        tables = Path(str(files("finola.codec") / "tables" / f"{word}.safetensors"))
-        return CodecModel(word, _hash(tables), load(BUNDLED[word]).for_inference(), Calibration.load(tables))
-    bundled = {path.parent.name: path.parent for path in WEIGHTS.glob(f"*/{FILE}")}
-    folder = bundled.get(word, Path(word).expanduser())
-    if not (folder / FILE).is_file():
-        known = ", ".join([*bundled, *BUNDLED])
-        raise FileNotFoundError(f"{word} is no codec: name one of {known}, or a model's folder after finola calibrate.")
-    name = "".join(c for c in folder.resolve().name.lower() if c in "abcdefghijklmnopqrstuvwxyz0123456789._-")[:32]
-    model = load(str(folder)).for_inference()
-    return CodecModel(
-        name or "model", _hash(folder / FILE, folder / "model.safetensors"), model, Calibration.load(folder / FILE)
-    )
+        model, name, hashed = load(BUNDLED[word]), word, [bundled[word]]
+    else:
+        folder = bundled[word].parent if word in bundled else Path(word).expanduser()
+        if not (folder / FILE).is_file():
+            raise MissingFileError(
+                f"No codec named {word!r}. Bundled codecs: {', '.join(bundled)}. "
+                "A model's folder becomes a codec with finola calibrate."
+            )
+        name = "".join(c for c in folder.resolve().name.lower() if c in "abcdefghijklmnopqrstuvwxyz0123456789._-")[:32]
+        model, hashed = load(str(folder)), [folder / FILE, folder / "model.safetensors"]
+    calibration = Calibration.load(hashed[0])
+    basis = wave_basis(model) if model.config.is_waves else None
+    expected = model.config.paths * (model.config.channels if basis is None else basis.size)
+    if len(calibration.mean) != expected:
+        raise CorruptFileError(
+            f"Corrupt codec tables in {hashed[0]}: made for {len(calibration.mean)} latents, the model has {expected}."
+        )
+    return CodecModel(name or "model", _hash(*hashed), model.for_inference(), calibration)
 
 
 def _hash(*paths: Path) -> bytes:
@@ -145,7 +193,7 @@ def calibrate(model: Autoencoder, batches: Iterable[Tensor]) -> Calibration:
         latents.append(to_latents(model, q).double())
         sample = q[:SAMPLES] if sample is None else sample
     if sample is None or sum(map(len, latents)) < 16:
-        raise ValueError("calibration needs at least 16 tiles; give it more photos.")
+        raise InputError("calibration needs at least 16 tiles; give it more photos.")
     every = torch.cat(latents)
     mean = every.mean(0)
     metric = _pixel_metric(model, to_latents(model, sample))

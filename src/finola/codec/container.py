@@ -6,6 +6,8 @@ import re
 import zlib
 from dataclasses import dataclass
 
+from finola.errors import CorruptFileError
+
 MAGIC = b"\x89FNL"
 VERSION = 1
 MAX_SIDE = 2**24
@@ -17,10 +19,6 @@ _GREY, _ICC, _EXIF = 1, 2, 4
 _MODEL = re.compile(r"[a-z0-9.@:/+_-]{1,32}")
 _VARINT_BYTES = 4  # 28 bits: more than any number here needs
 _CHECKSUM_BYTES = 4
-
-
-class DamagedFile(ValueError):
-    """The bytes are not a `.finola` file that this version reads."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +76,15 @@ class Container:
 
 
 def unpack(data: bytes, name: str = "the file") -> Container:
-    """The inverse of `Container.pack`: whatever the bytes, a container or a `DamagedFile` whose sentence has `name`."""
+    """The inverse of `Container.pack`; whatever else the bytes are raises `CorruptFileError`, which names `name`."""
     if data[: len(MAGIC)] != MAGIC:
-        raise DamagedFile(f"{name} is not a .finola file: its first bytes are {data[:4].hex()!r}, not {MAGIC.hex()!r}.")
+        raise CorruptFileError(
+            f"{name} is not a .finola file: its first bytes are {data[:4].hex()!r}, not {MAGIC.hex()!r}."
+        )
     try:
         return _parse(data)
     except ValueError as error:
-        raise DamagedFile(f"{name} cannot be read: {error}") from error
+        raise CorruptFileError(f"{name} cannot be read: {error}") from error
 
 
 class _Reader:

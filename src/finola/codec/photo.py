@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from finola.codec.borders import smooth_borders
-from finola.codec.calibration import CodecModel, load_codec
-from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, DamagedFile, unpack
-from finola.codec.rans import Decoder, Encoder
+from finola.codec.calibration import CodecModel, bundled_codecs, load_codec
+from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, unpack
+from finola.codec.payload import CHUNK, PLAIN_BITS, StoredTiles, pack_levels, round_to_levels
+from finola.codec.rans import Encoder
 from finola.codec.rate import finest_within
-from finola.codec.refine import ROUNDS, Numbers, refine, strips
+from finola.codec.refine import ROUNDS, Numbers, refine
 from finola.codec.tiles import LAMBDA, Quantised, step_size
-from finola.images import open_photo, photo_name, pixels, save_photo, to_own_rgb, to_srgb, to_uint8
+from finola.errors import InputError, MissingFileError
+from finola.images import Regions, open_photo, photo_name, save_photo, to_srgb, to_uint8
 from finola.names import DEFAULT_CODEC
-from finola.tiles import cut, join
+from finola.tiles import Size, decode_blocks, grid_of, tile_batches
 
-PLAIN_BITS = 4  # per latent in the paper's mode
-LEVELS = (1 << PLAIN_BITS) - 1  # the last of them
 STEPS = 256  # 0 is the finest
 COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
 
@@ -69,26 +67,25 @@ def compress(
     """
     check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
     codec = load_codec(model)
-    image, grey, icc, exif = _read(photo, keep_exif)
-    height, width = image.shape[-2:]
-    every = torch.cat([codec.latents(tiles) for tiles in _tile_rows(image, codec)])
+    source = _open(photo, keep_exif)
+    height, width = source.size
+    plain = mode == "paper"
+    b, grey = _encode(source, codec, analyse=not plain or effort > 0)
+    if not effort:
+        source.close()
 
-    def pack(step: int, payload: bytes, plain: bool = False) -> bytes:
+    def pack(step: int, payload: bytes) -> bytes:
         kind = FIXED_LENGTH if plain else ENTROPY_CODED
-        return Container(codec.id, codec.hash, width, height, step, kind, grey, icc, exif, payload).pack()
+        return Container(
+            codec.id, codec.hash, width, height, step, kind, grey, source.profile, source.exif, payload
+        ).pack()
 
-    b = codec.calibration.analyse(every)
-    if mode == "paper":
+    if plain:
         if effort:
-
-            def plainly(numbers: Numbers) -> tuple[Numbers, float]:
-                levels = _levels(codec, codec.calibration.synthesise(torch.from_numpy(numbers)))
-                return codec.calibration.analyse(_from_levels(codec, levels)), 0.0
-
-            b = refine(codec, image, b, plainly, ROUNDS[effort])
-            every = codec.calibration.synthesise(torch.from_numpy(b))
-        payload = _plain(codec, every)
-        return Compressed(pack(PLAIN_BITS, payload, plain=True), width, height, 8.0 * len(payload))
+            b = refine(codec, source, b, partial(round_to_levels, codec), ROUNDS[effort])
+            b = codec.calibration.synthesise(torch.from_numpy(b)).numpy()
+        payload = pack_levels(codec, torch.from_numpy(b))
+        return Compressed(pack(PLAIN_BITS, payload), width, height, 8.0 * len(payload))
     coder = codec.calibration.coder
 
     def refined(step: int) -> Numbers:
@@ -96,7 +93,7 @@ def compress(
             found, size = coder.quantise(numbers, step, latents), step_size(step)
             return (found.values * size).astype(np.float32), LAMBDA * size**2 * coder.cost(found, step)
 
-        return refine(codec, image, b, rounding, ROUNDS[effort]) if effort else b
+        return refine(codec, source, b, rounding, ROUNDS[effort]) if effort else b
 
     def at(step: int) -> Compressed:
         return _finish(codec, coder.quantise(b, step, latents), step, pack, width, height)
@@ -122,25 +119,25 @@ def _within(at: Callable[[int], Compressed], budget: float, guess: int | None = 
 def check_options(*, quality: int | None, bpp: float | None, latents: int | None, mode: str, effort: int) -> None:
     """One sentence on a wish that no file can fulfil."""
     if mode not in ("coded", "paper"):
-        raise ValueError(f"mode {mode!r} is not known: use coded or paper.")
+        raise InputError(f"mode {mode!r} is not known: use coded or paper.")
     if quality is not None and bpp is not None:
-        raise ValueError("give --quality or --bpp, not both.")
+        raise InputError("give --quality or --bpp, not both.")
     if mode == "paper" and (quality, bpp, latents) != (None, None, None):
-        raise ValueError("mode paper always stores four bits of every latent: leave out quality, bpp and latents.")
+        raise InputError("mode paper always stores four bits of every latent: leave out quality, bpp and latents.")
     if quality is not None:
         quality_step(quality)
     if bpp is not None and not bpp > 0:
-        raise ValueError(f"bpp is above 0, not {bpp:g}.")
+        raise InputError(f"bpp is above 0, not {bpp:g}.")
     if latents is not None and latents < 1:
-        raise ValueError(f"latents is at least 1, not {latents}.")
+        raise InputError(f"latents is at least 1, not {latents}.")
     if not 0 <= effort < len(ROUNDS):
-        raise ValueError(f"effort is 0 to {len(ROUNDS) - 1}, not {effort}.")
+        raise InputError(f"effort is 0 to {len(ROUNDS) - 1}, not {effort}.")
 
 
 def quality_step(quality: int) -> int:
     """The step of a quality from 1 to 100."""
     if not 1 <= quality <= 100:
-        raise ValueError(f"quality is 1 to 100, not {quality}.")
+        raise InputError(f"quality is 1 to 100, not {quality}.")
     return round(COARSEST + (FINEST - COARSEST) * (quality - 1) / 99)
 
 
@@ -152,56 +149,64 @@ def _finish(
     return Compressed(pack(step, encoder.finish()), width, height, codec.calibration.coder.cost(found, step), step)
 
 
-def _read(
-    photo: str | Path | bytes | BinaryIO | Tensor, keep_exif: bool
-) -> tuple[Tensor, bool, bytes | None, bytes | None]:
-    """uint8 (3, H, W), whether all colours are grey, its ICC profile, and the EXIF block where it is to be kept."""
-    icc = exif = None
+class _Source:
+    """Pixels of a photo on their way into the encoder, by regions, with the metadata that its file will carry."""
+
+    def __init__(
+        self, size: Size, read: Callable[[int, int, int, int], Tensor], profile: bytes | None, exif: bytes | None
+    ) -> None:
+        self.size, self.profile, self.exif = size, profile, exif
+        self._read: Callable[[int, int, int, int], Tensor] | None = read
+
+    def read(self, top: int, bottom: int, left: int, right: int) -> Tensor:
+        """uint8 (3, bottom − top, right − left)."""
+        assert self._read is not None, "the source is closed"
+        return self._read(top, bottom, left, right)
+
+    def close(self) -> None:
+        """Release the decoded photo."""
+        self._read = None
+
+
+def _open(photo: str | Path | bytes | BinaryIO | Tensor, keep_exif: bool) -> _Source:
     if isinstance(photo, Tensor):
         if photo.ndim != 3 or photo.shape[0] != 3 or 0 in photo.shape:
-            raise ValueError(f"a photo to compress has shape (3, height, width), not {tuple(photo.shape)}.")
+            raise InputError(f"a photo to compress has shape (3, height, width), not {tuple(photo.shape)}.")
         image = to_uint8(photo).cpu()
-    else:
-        photo = photo if isinstance(photo, str | Path | bytes) else photo.read()
-        opened = open_photo(photo)
-        found = opened.getexif() if keep_exif else None
-        rgb, icc = to_own_rgb(opened, photo_name(photo))
-        image = pixels(rgb)
-        if found:
-            found.pop(0x0112, None)  # the rotation is applied
-        exif = found.tobytes() if found else None
-    grey = bool((image[0] == image[1]).all() and (image[1] == image[2]).all())
-    return image, grey, icc, exif
+        size = image.shape[1], image.shape[2]
+        return _Source(size, lambda top, bottom, left, right: image[:, top:bottom, left:right], None, None)
+    photo = photo if isinstance(photo, str | Path | bytes) else photo.read()
+    opened = open_photo(photo)
+    found = opened.getexif() if keep_exif else None
+    regions = Regions(opened, photo_name(photo))
+    if found:
+        found.pop(0x0112, None)  # the orientation is applied to the pixels
+    return _Source(regions.size, regions.read, regions.profile, found.tobytes() if found else None)
 
 
-def _tile_rows(image: Tensor, codec: CodecModel) -> Iterator[Tensor]:
-    """The tiles (columns, 3, h, w) of every tile row, edges replicated, in [0, 1]."""
-    tile_height, tile_width = codec.model.config.image_size
-    height, width = image.shape[-2:]
-    for top in range(0, height, tile_height):
-        strip = image[None, :, top : top + tile_height].float() / 255
-        below = tile_height - strip.shape[-2]
-        strip = F.pad(strip, (0, -width % tile_width, 0, below), mode="replicate")
-        with torch.inference_mode():
-            yield cut(strip, (tile_height, tile_width))[0]
+@torch.inference_mode()
+def _encode(source: _Source, codec: CodecModel, analyse: bool) -> tuple[Numbers, bool]:
+    """What is stored of every tile, as b (T, K) or as plain latents (T, D), and whether the photo is grey."""
+    rows, columns = grid_of(source.size, codec.model.config.image_size)
+    width = len(codec.calibration.synthesis[0]) if analyse else len(codec.calibration.mean)
+    numbers = np.empty((rows * columns, width), np.float32)
+    grey, done, waiting = True, 0, list[Tensor]()
 
+    def flush() -> None:
+        nonlocal done
+        latents = torch.cat(waiting)
+        numbers[done : done + len(latents)] = codec.calibration.analyse(latents) if analyse else latents.numpy()
+        done += len(latents)
+        waiting.clear()
 
-def _plain(codec: CodecModel, latents: Tensor) -> bytes:
-    """Four bits per latent between its usual lowest and highest value, two to a byte."""
-    flat = _levels(codec, latents).to(torch.uint8).flatten().numpy()
-    flat = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
-    return (flat[0::2] << 4 | flat[1::2]).tobytes()
-
-
-def _levels(codec: CodecModel, latents: Tensor) -> Tensor:
-    """Latents (T, D) as the nearest of the plain mode's levels, whole numbers from 0."""
-    low, high = codec.calibration.low, codec.calibration.high
-    return ((latents - low) / (high - low).clamp_min(1e-12) * LEVELS).round().clamp(0, LEVELS)
-
-
-def _from_levels(codec: CodecModel, levels: Tensor) -> Tensor:
-    low, high = codec.calibration.low, codec.calibration.high
-    return low + levels / LEVELS * (high - low)
+    for tiles in tile_batches(source.read, source.size, codec.model.config.image_size):
+        grey = grey and bool((tiles[:, 0] == tiles[:, 1]).all() and (tiles[:, 1] == tiles[:, 2]).all())
+        waiting.append(codec.latents(tiles.float() / 255))
+        if sum(map(len, waiting)) >= CHUNK:
+            flush()
+    if waiting:
+        flush()
+    return numbers, grey
 
 
 def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None) -> Tensor:
@@ -214,13 +219,25 @@ def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None)
     return image if container.icc is None else to_srgb(image, container.icc)
 
 
-def decode(container: Container, model: str | None = None) -> Tensor:
-    """The photo of a file that is already read, in the colours of its ICC profile if it has one."""
+def decode(container: Container, model: str | None = None, *, deblock: bool = True) -> Tensor:
+    """The photo of a file that is already read, in the colours of its ICC profile if it has one.
+
+    Memory grows with the photo's pixels (3 bytes each) and its stored numbers; blocks of tiles bound all the rest.
+    """
     codec = find_codec(container, model)
-    rows, columns = _grid(container, codec)
-    latents = _latents(container, codec, rows * columns)
-    image = _decode(latents, codec, (rows, columns), (container.height, container.width))
-    return smooth_borders(image, codec.model.config.image_size)
+    tile, map_size = codec.model.config.image_size, codec.model.config.map_size
+    height, width = container.height, container.width
+    grid = grid_of((height, width), tile)
+    tiles = StoredTiles(container, codec, grid)
+    stored = torch.empty(height, width, 3, dtype=torch.uint8)  # as image files store it, so that writing needs no copy
+    image = stored.permute(2, 0, 1)
+    with torch.inference_mode():
+        for y, x, drawn in decode_blocks(
+            lambda rows, columns: codec.maps(tiles.latents(rows, columns)), codec.model.decode, grid, tile, map_size
+        ):
+            part = image[:, y : y + drawn.shape[1], x : x + drawn.shape[2]]
+            part.copy_(to_uint8(drawn[:, : part.shape[1], : part.shape[2]]))
+    return smooth_borders(image, tile) if deblock else image
 
 
 def read_container(file: str | Path | bytes | BinaryIO) -> Container:
@@ -230,86 +247,20 @@ def read_container(file: str | Path | bytes | BinaryIO) -> Container:
     if isinstance(file, str | Path):
         path = Path(file).expanduser()
         if not path.is_file():
-            raise FileNotFoundError(f"There is no file {file}; check the path.")
+            raise MissingFileError(f"There is no file {file}; check the path.")
         return unpack(path.read_bytes(), str(file))
     return unpack(file.read())
 
 
 def find_codec(container: Container, model: str | None) -> CodecModel:
-    """The codec that a file was made with, and no other."""
-    wanted = f"the model {container.model} ({container.model_hash.hex()})"
-    try:
-        codec = load_codec(model or container.model)
-    except (FileNotFoundError, ValueError):
-        if model:
-            raise
-        raise ValueError(f"this file needs {wanted}, which is not bundled: name its folder with --model.") from None
+    """The codec that a file was made with: a bundled one by the name in its header, any other only as `model`."""
+    wanted = f"model {container.model} ({container.model_hash.hex()})"
+    if model is None and container.model not in bundled_codecs():
+        raise InputError(f"This file needs {wanted}, which is not bundled; give its folder with --model.")
+    codec = load_codec(model or container.model)
     if codec.hash != container.model_hash:
-        raise ValueError(f"this file needs {wanted}, and {model or codec.id} is another one ({codec.hash.hex()}).")
+        raise InputError(f"This file needs {wanted}, not {model or codec.id} ({codec.hash.hex()}).")
     return codec
-
-
-def _grid(container: Container, codec: CodecModel) -> tuple[int, int]:
-    tile_height, tile_width = codec.model.config.image_size
-    return math.ceil(container.height / tile_height), math.ceil(container.width / tile_width)
-
-
-def integers(container: Container, codec: CodecModel) -> NDArray[np.int32]:
-    """The integers (tiles, K) of an entropy-coded file, exactly as they were put."""
-    rows, columns = _grid(container, codec)
-    # A tile takes at least a thousandth of a bit: a small file cannot promise a huge photo.
-    if rows * columns > 8000 * (len(container.payload) + 1):
-        raise DamagedFile(f"the file promises {rows * columns} tiles in {len(container.payload)} bytes: it is damaged.")
-    try:
-        decoder = Decoder(container.payload)
-        values = codec.calibration.coder.get(decoder, rows * columns, container.step)
-        decoder.finish()
-    except ValueError as error:
-        raise DamagedFile(f"the payload cannot be decoded: {error}") from None
-    return values
-
-
-def _latents(container: Container, codec: CodecModel, count: int) -> Tensor:
-    calibration = codec.calibration
-    if container.mode == ENTROPY_CODED:
-        values = torch.from_numpy(integers(container, codec))
-        return calibration.synthesise(values.float() * step_size(container.step))
-    size = len(calibration.mean)
-    needed = -(-count * size // 2)
-    if len(container.payload) != needed:
-        raise DamagedFile(f"the payload has {len(container.payload)} bytes, and {needed} are needed: it is damaged.")
-    packed = np.frombuffer(container.payload, np.uint8)
-    numbers = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[: count * size].reshape(count, size)
-    return _from_levels(codec, torch.from_numpy(numbers.astype(np.float32)))
-
-
-@torch.inference_mode()
-def _decode(latents: Tensor, codec: CodecModel, grid: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Strips of tile rows, each with its neighbours, so that no border shows and memory grows with the strip."""
-    rows, columns = grid
-    tile = codec.model.config.image_size[0]
-    image = torch.empty(3, *size, dtype=torch.uint8)
-    maps: dict[int, Tensor] = {}  # by tile row, joined: neighbours are grown once
-    for (first, last), (above, below) in strips(rows, columns):
-        for row in [row for row in maps if row < above]:
-            del maps[row]
-        grown = above + len(maps)
-        if grown < below:
-            by_row = codec.maps(latents[grown * columns : below * columns]).split(columns)
-            maps |= {row: join(z, (1, columns)) for row, z in enumerate(by_row, start=grown)}
-            del by_row
-        near = [_near(maps[row], row, first, last) for row in range(above, below)]
-        pixels = codec.model.decode(torch.cat(near, dim=2))[0]
-        top, bottom = first * tile, min(size[0], last * tile)
-        offset = top - (tile // 2 if above < first else 0)
-        image[:, top:bottom] = to_uint8(pixels[:, top - offset : bottom - offset, : size[1]])
-    return image
-
-
-def _near(z: Tensor, row: int, first: int, last: int) -> Tensor:
-    """Of a joined row of tiles' maps: all of it, or of a neighbour the half that lies next to rows first … last − 1."""
-    half = z.shape[2] // 2
-    return z[:, :, half:] if row < first else z[:, :, :half] if row >= last else z
 
 
 def write_photo(image: Tensor, container: Container, path: Path) -> None:

@@ -22,11 +22,21 @@ CONTEXTS = CLASSES + 1  # the class before it, or none
 TABLES = 32  # one per half octave of standard deviation over step
 REACH = 127  # values whose cost is looked up
 LAMBDA = 0.12  # squared error, in steps, that one bit is worth
+AT_ONCE = 4096  # tiles that are quantised together, which bounds the memory of temporaries
 
 
 def step_size(step: int) -> float:
     """Sixteenths of an octave: 128 is a step of 1."""
     return 2.0 ** ((step - 128) / 16)
+
+
+def band_ranges(count: int) -> list[tuple[int, int]]:
+    """(first, last + 1) of the bands that `count` channels are split into.
+
+    >>> band_ranges(30)
+    [(0, 8), (8, 24), (24, 30)]
+    """
+    return list(pairwise([*(edge for edge in EDGES if edge < count), count]))
 
 
 @dataclass(frozen=True)
@@ -40,9 +50,7 @@ class Coder:
     @cached_property
     def bands(self) -> list[tuple[int, int]]:
         """(first, last + 1) channel of every band."""
-        count = len(self.scales)
-        edges = [edge for edge in EDGES if edge < count] + [count]
-        return list(pairwise(edges))
+        return band_ranges(len(self.scales))
 
     def table_number(self, channel: int, kind: int, step: int) -> int:
         """Which table codes a channel whose band has class `kind`."""
@@ -72,11 +80,25 @@ class Coder:
 
     def quantise(self, latents: NDArray[np.float32], step: int, keep: int | None = None) -> Quantised:
         """Latents (T, K) → the integers and classes with the least error + λ·bits, band by band."""
+        values = np.zeros(latents.shape, np.int32)
+        classes = np.zeros((len(latents), len(self.bands)), np.int64)
+        for first in range(0, len(latents), AT_ONCE):
+            part = slice(first, first + AT_ONCE)
+            self._quantise(latents[part], step, keep, values[part], classes[part])
+        return Quantised(values, classes)
+
+    def _quantise(
+        self,
+        latents: NDArray[np.float32],
+        step: int,
+        keep: int | None,
+        values: NDArray[np.int32],
+        classes: NDArray[np.int64],
+    ) -> None:
+        """Fill `values` and `classes`, which are zero."""
         scaled = latents / np.float32(step_size(step))  # a copy: `keep` zeroes in place
         if keep is not None:
             scaled[:, keep:] = 0
-        values = np.zeros(scaled.shape, np.int64)
-        classes = np.zeros((len(scaled), len(self.bands)), np.int64)
         for band, (first, last) in enumerate(self.bands):
             x = scaled[:, first:last]
             nearest = np.rint(x)
@@ -93,7 +115,6 @@ class Coder:
                 best[where] = total[better]
                 values[where, first:last] = chosen[better]
                 classes[where, band] = kind
-        return Quantised(values, classes)
 
     def _choose(
         self,
@@ -121,8 +142,8 @@ class Coder:
             (band, kind): self.tables(band, kind, step) for band in range(len(self.bands)) for kind in range(1, CLASSES)
         }
         left = CLASSES
-        for values, kinds in zip(quantised.values.tolist(), quantised.classes.tolist(), strict=True):
-            before = left
+        for row, kinds in zip(quantised.values, quantised.classes.tolist(), strict=True):
+            before, values = left, row.tolist()
             for band, (first, last) in enumerate(self.bands):
                 kind = kinds[band]
                 yield [self.classes[band][before]], [unzigzag(kind)]
@@ -138,8 +159,11 @@ class Coder:
 
     def cost(self, quantised: Quantised, step: int) -> float:
         """Bits that `put` takes, by the tables' own frequencies."""
-        values, kinds = quantised.values, quantised.classes
-        before = np.concatenate([np.full(1, CLASSES), kinds[:-1, 0]])
+        left = np.concatenate([np.full(1, CLASSES), quantised.classes[:-1, 0]])  # class of the tile before, first band
+        parts = [slice(first, first + AT_ONCE) for first in range(0, len(left), AT_ONCE)]
+        return sum(self._cost(quantised.values[part], quantised.classes[part], left[part], step) for part in parts)
+
+    def _cost(self, values: NDArray[np.int32], kinds: NDArray[np.int64], before: NDArray[np.int64], step: int) -> float:
         bits = 0.0
         for band, (first, last) in enumerate(self.bands):
             own = kinds[:, band]
@@ -155,23 +179,24 @@ class Coder:
                     bits += table.cost(value) - table.cost(int(within[row, column]))
         return bits
 
-    def get(self, decoder: Decoder, count: int, step: int) -> NDArray[np.int32]:
-        """`count` tiles: (count, K)."""
+    def get(self, decoder: Decoder, count: int, step: int, chunk: int) -> Iterator[NDArray[np.int32]]:
+        """The integers of `count` tiles, (n, K) for the next n = `chunk` of them at a time."""
         tables: dict[tuple[int, int], list[Table]] = {}
-        result = np.zeros((count, len(self.scales)), np.int32)
         left = CLASSES
-        for tile in range(count):
-            before = left
-            for band, (first, last) in enumerate(self.bands):
-                kind = zigzag_class(decoder.get(self.classes[band][before]))
-                if kind:
-                    if (band, kind) not in tables:
-                        tables[band, kind] = self.tables(band, kind, step)
-                    result[tile, first:last] = decoder.get_many(tables[band, kind])
-                before = kind
-                if band == 0:
-                    left = kind
-        return result
+        for start in range(0, count, chunk):
+            result = np.zeros((min(chunk, count - start), len(self.scales)), np.int32)
+            for row in result:
+                before = left
+                for band, (first, last) in enumerate(self.bands):
+                    kind = zigzag_class(decoder.get(self.classes[band][before]))
+                    if kind:
+                        if (band, kind) not in tables:
+                            tables[band, kind] = self.tables(band, kind, step)
+                        row[first:last] = decoder.get_many(tables[band, kind])
+                    before = kind
+                    if band == 0:
+                        left = kind
+            yield result
 
 
 def zigzag_class(value: int) -> int:
@@ -186,7 +211,7 @@ def zigzag_class(value: int) -> int:
 class Quantised:
     """Integers (T, K) and classes (T, bands)."""
 
-    values: NDArray[np.int64]
+    values: NDArray[np.int32]
     classes: NDArray[np.int64]
 
 
