@@ -106,7 +106,7 @@ def test_photos_one_by_one_and_the_table_for_people(folder: Path, capsys: pytest
         (["--peers", "dct:x"], "wants a number"),
         (["--peers", "klt48:3"], "divide 256"),
         (["--peers", "vae:nowhere"], "There is no folder nowhere"),
-        (["--plot", "no/such/folder.png"], "there is no folder no/such"),
+        (["--plot", "no/such/folder.png"], f"there is no folder {Path('no/such')}"),
     ],
 )
 def test_a_wrong_word_is_one_sentence(folder: Path, arguments: list[str], sentence: str, capsys) -> None:  # type: ignore
