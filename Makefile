@@ -1,6 +1,8 @@
 # make demo   install into .venv, rebuild and compress a photo, and draw the speeds of its waves
 # make test   lint, types and tests
 # make prove  the slow proofs, one after the other; with FINOLA_DATA set, those on its photos too
+# make portability  the tests under other instruction sets, thread counts and orders: results/portability.json
+# make wheel  build the wheel from the last commit, install it into an empty environment, rebuild and compress a photo
 # make lock   refresh constraints.txt
 # make clean  remove .venv and everything the other targets wrote
 
@@ -11,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo test prove lock clean
+.PHONY: help demo test prove portability wheel lock clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -44,6 +46,24 @@ STUDY := runs/study
 PROOFS_ON_DATA := wave_start.py "tile_borders.py kodak" "overfit_detection.py detect" "overfit_detection.py segment --rate 5e-4 --clip 1" \
   "study.py --runs $(STUDY)" \
   "compare_detection.py random=$(STUDY)/random-0/probe masked-b=$(STUDY)/masked-b-0/pre-training/model"
+
+# ONLY names configurations and TESTS tests, as in make portability ONLY="avx2 order-1" TESTS=tests/wave.
+portability: $(VENV)/.installed-test
+	@$(BIN)/python benchmarks/portability.py $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS))
+
+# git archive takes what is committed and nothing else, so a file that git does not know cannot hide in the wheel.
+wheel: $(VENV)/.python
+	@set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; mkdir "$$work/source"; \
+	git archive HEAD | tar -x -C "$$work/source"; \
+	echo "Building the wheel"; $(PIP) wheel --no-deps -w dist "$$work/source"; \
+	echo "Installing it into an empty environment; this takes minutes, mostly PyTorch"; \
+	$(BIN)/python -m venv "$$work/venv"; \
+	"$$work/venv/bin/python" -m pip --disable-pip-version-check -qq install -c constraints.txt \
+	  "$$(ls -t dist/finola-*.whl | head -n 1)"; \
+	cd "$$work"; venv/bin/python -c "import finola; print('finola is imported from', finola.__file__)"; \
+	venv/bin/finola reconstruct skimage:astronaut -o rebuilt/; \
+	venv/bin/finola compress skimage:astronaut -o astronaut.finola; \
+	ls -l rebuilt astronaut.finola
 
 # Asks pip what a fresh install of .[test] would choose today, and keeps names and versions only.
 lock: $(VENV)/.python

@@ -34,7 +34,7 @@ def main() -> None:
         alive = maps_alive(channels, side, paths, start)
         rows.append({"C": channels, "M": paths, "side": side, "start": start, "maps_alive": alive})
         print(f"C={channels} M={paths} at {side}x{side}, {start}: {alive} maps alive at the peak")
-    Path(args.out).write_text(json.dumps({"bar": 3, "rows": rows}, indent=1) + "\n")
+    Path(args.out).write_text(json.dumps({"bar": 3, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

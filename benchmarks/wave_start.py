@@ -100,7 +100,7 @@ def main() -> None:
         "encode_over_propagate": round(encode / grow, 5),
         "bars": {"tiles, C = 256": "KLT − 0.15 dB", "whole, C = 3072": 22.5, "encode_over_propagate": 0.1},
     }
-    Path(args.out).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    Path(args.out).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_a_compiled_model_keeps_the_fast_recurrence(monkeypatch: pytest.MonkeyPa
     walked = []
     grow = finola.sweeps.grow
     monkeypatch.setattr(finola.sweeps, "grow", lambda *args: walked.append(args) or grow(*args))
-    model = trained_looking("mf-w720/16x1@4:32")
+    model = trained_looking("test_resnet/16x1@4:32")
     images = torch.rand(1, 3, 32, 32)
     with torch.inference_mode():
         expected = model(images)

@@ -209,7 +209,8 @@ def test_find_photos_is_recursive_sorted_and_passes_over_other_files(tmp_path: P
     for name in ("b.jpg", "a/z.PNG", "a/notes.txt", ".hidden.jpg", ".cache/c.jpg", "c/phone.heic"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    if os.name != "nt":  # on Windows a link needs the rights of an administrator
+        (tmp_path / "a" / "loop").symlink_to(tmp_path)
     found = [path.relative_to(tmp_path).as_posix() for path in find_photos(tmp_path)]
     assert found == ["a/z.PNG", "b.jpg", "c/phone.heic"]
     assert find_photos(tmp_path / "a" / "notes.txt") == [tmp_path / "a" / "notes.txt"]

@@ -83,7 +83,7 @@ def start_positions(start: str | Position | Sequence[Position], size: Position, 
                 f"start {start!r} is not known: use center, scatter, {', '.join(CORNERS)} or a cell (y, x)."
             )
         return [(height - 1 if "bottom" in start else 0, width - 1 if "right" in start else 0)] * paths
-    cells: list[Position] = [start] * paths if isinstance(start[0], int) else list(start)  # type: ignore
+    cells: list[Position] = [start] * paths if isinstance(start[0], int) else list(start)  # type: ignore[list-item, arg-type]
     if len(cells) != paths:
         raise ValueError(f"{len(cells)} start positions for {paths} paths: give one, or one per path.")
     for y, x in cells:
@@ -133,7 +133,7 @@ def propagate(
 
     recomputed = checkpointing and torch.is_grad_enabled()
     if isinstance(coefficients, Coefficients) and order == "mean" and not torch.compiler.is_exporting():
-        grow: Callable[..., Tensor | None] = partial(_grow_fast, coefficients=coefficients, size=size)
+        grow: Callable[..., Tensor | None] = partial(_grow_eagerly, coefficients=coefficients, size=size)
     else:
         grow = partial(_grow, step=coefficients, size=size, order=order)
     z: Tensor | None = None  # (N, H, W, C)
@@ -144,7 +144,6 @@ def propagate(
     return z.permute(0, 3, 1, 2)
 
 
-@torch.compiler.disable  # a chain of large products gains nothing from being unrolled into one graph
 def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coefficients, size: Position) -> Tensor:
     """z plus the map of the paths phi (N, M, C) that start at `cell`, in few and large products."""
     from finola.sweeps import grow
@@ -155,6 +154,10 @@ def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coef
         grown: Tensor = Grow.apply(phi, *coefficients, size, cell)
         return grown if z is None else z + grown
     return grow(phi, coefficients, size, cell, z)
+
+
+# Not compiled: unrolling a chain of large matrix products into one graph saves no time.
+_grow_eagerly: Callable[..., Tensor] = torch.compiler.disable(_grow_fast)
 
 
 def _grow(phi: Tensor, z: Tensor | None, cell: Position, step: Step, size: Position, order: Order) -> Tensor | None:

@@ -148,7 +148,7 @@ class Run(NamedTuple):
             if slot == chunk or step == 0:
                 _add_products(weights, gs[..., :slot, :, :], z_hats[..., :slot, :, :])
                 slot = 0
-            before = gs[..., slot, :, :]
+            before: Tensor = gs[..., slot, :, :]
             torch.addcmul(g, d, self.r[step], out=before).addcmul_(z_hat, along)
             if step:
                 add_gradient(step, before)

@@ -137,7 +137,8 @@ class NormMLP(Transition):
         )
 
     def forward(self, z: Tensor, direction: Direction) -> Tensor:
-        return z + self.layers[direction](normalise(z))
+        step: Tensor = self.layers[direction](normalise(z))
+        return z + step
 
     def parameters_of(self, direction: Direction) -> list[nn.Parameter]:
         return list(self.layers[direction].parameters())

@@ -137,7 +137,7 @@ def find_trained(name: str) -> Path | None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """What a trained model was made with."""
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return config
 
 

@@ -62,7 +62,8 @@ def test_the_transform_is_linear_and_takes_each_image_for_itself():
 
 def test_a_flat_image_lives_in_the_lowpass_alone():
     lowpass, highpasses = forward(torch.full((1, 32, 40), 0.5).double())
-    assert all(level.abs().max() < 1e-7 for level in highpasses)
+    # The published filters are given to so many digits that the sum of a highpass is about 1e-7, not 0.
+    assert all(level.abs().max() < 1e-6 for level in highpasses)
     dropped = DTCWT(lowpass, tuple(torch.zeros_like(level) for level in highpasses))
     assert torch.allclose(inverse(dropped), torch.full((1, 32, 40), 0.5).double())
 

@@ -13,7 +13,7 @@ from finola.codec.rans import LOWEST, TOTAL, Decoder, Encoder, Table, frequencie
 weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=40).filter(any)
 tables = st.one_of(weights, st.integers(250, 300).map(lambda count: [1.0] * count)).map(frequencies).map(Table)
 values = st.one_of(st.integers(-4, 4), st.integers(-200, 200), st.integers(-(2**23), 2**23))
-relaxed = settings(deadline=5000, max_examples=60)
+relaxed = settings(max_examples=60)
 
 
 def encoded(tables: list[Table], values: list[int]) -> bytes:

@@ -17,7 +17,7 @@ from finola.compare.tables import quoted
 from finola.images import save_photo
 from finola.metrics import psnr
 
-PEERS = ["dct:1", "dct:3", "jpeg:20", "jpeg:50", "webp:20", "webp:60", "jpeg@0.9", "waves/16x1@8:32"]
+PEERS = ["dct:1", "dct:3", "jpeg:20", "webp:20", "jpeg@0.9", "waves/16x1@8:32"]
 
 
 @pytest.fixture
@@ -50,7 +50,10 @@ def test_figures_are_the_plain_ones_and_do_not_depend_on_processes(folder: Path,
     one = compare(folder, "--peers", *PEERS, "--workers", "1")
     (tmp_path / "cache").rename(tmp_path / "old")
     two = compare(folder, "--peers", *PEERS, "--workers", "2")
-    assert means(one) == means(two)
+    for word, (*quality, latents, bpp) in means(two).items():
+        assert (latents, bpp) == means(one)[word][2:]
+        # A worker has one thread, so float32 sums over some thousand pixels may run in another order: about 1e-6.
+        assert quality == pytest.approx(means(one)[word][:2], rel=1e-4)
     photos = Photos((str(folder),))
     dataset = photos.open()
     peer = build_peer("dct:3")
@@ -80,7 +83,7 @@ def test_a_run_that_was_killed_goes_on(folder: Path, monkeypatch: pytest.MonkeyP
 def test_everything_at_once_on_a_folder(folder: Path, capsys) -> None:  # type: ignore
     out = folder.parent
     result = compare(
-        folder, "--models", "waves/16x1@8:32", "--latents", "16", "32", "--bpp", "0.9",
+        folder, "--workers", "1", "--models", "waves/16x1@8:32", "--latents", "16", "32", "--bpp", "0.9",
         "--plot", str(out / "plot.png"), "--sheet", str(out / "sheet.png"),
     )  # fmt: skip
     words = set(means(result))
@@ -103,7 +106,7 @@ def test_photos_one_by_one_and_the_table_for_people(folder: Path, capsys: pytest
         (["--peers", "dct:x"], "wants a number"),
         (["--peers", "klt48:3"], "divide 256"),
         (["--peers", "vae:nowhere"], "There is no folder nowhere"),
-        (["--plot", "no/such/folder.png"], "there is no folder no/such"),
+        (["--plot", "no/such/folder.png"], f"there is no folder {Path('no/such')}"),
     ],
 )
 def test_a_wrong_word_is_one_sentence(folder: Path, arguments: list[str], sentence: str, capsys) -> None:  # type: ignore

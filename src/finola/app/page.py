@@ -42,7 +42,8 @@ repeated from the middle outwards, grows the picture back. Your photo stays on t
 
 def build() -> gr.Blocks:
     """The page; `finola.app.server` serves it."""
-    with gr.Blocks(title="finola", analytics_enabled=False, delete_cache=(600, 600)) as page:
+    page = gr.Blocks(title="finola", analytics_enabled=False, delete_cache=(600, 600))
+    with page:
         photo = gr.State(None, time_to_live=FORGET)
         other = gr.State(None, time_to_live=FORGET)
         order = gr.State([])  # the waves by number, strongest in the photo first

@@ -90,7 +90,7 @@ def create_app(uploads: str | Path) -> FastAPI:
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=FONTS, font_mono=MONOSPACED)
     readable = {"body_text_color_subdued": "*neutral_500", "block_info_text_color": "*neutral_500"}
     theme.set(**readable, **{f"{name}_dark": "*neutral_400" for name in readable})
-    return gr.mount_gradio_app(
+    gr.mount_gradio_app(
         app,
         page,
         path="",
@@ -102,9 +102,10 @@ def create_app(uploads: str | Path) -> FastAPI:
         pwa=False,
         mcp_server=False,
         theme=theme,
-        js=(here / "page.js").read_text(),
+        js=(here / "page.js").read_text(encoding="utf-8"),
         css_paths=here / "page.css",
     )
+    return app
 
 
 def _warm_up() -> None:

@@ -112,7 +112,7 @@ def added(basis: WaveBasis, channels: list[int], z: Tensor, cell: tuple[int, int
     """What these coordinates, two for a plane wave, add to the picture of z (1, C, H, W): (3, H·cell, W·cell)."""
     vectors = basis.vectors()[:, channels]  # (C, n)
     read = (basis.read_out() @ vectors @ vectors.T).float()  # (3·h·w, C)
-    drawn = torch.einsum("pc,nchw->nphw", read, z).unflatten(1, (3, *cell))
+    drawn: Tensor = torch.einsum("pc,nchw->nphw", read, z).unflatten(1, (3, *cell))
     return drawn.permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3)[0]
 
 

@@ -58,10 +58,11 @@ def _by_gram(images: Tensor, mean: Tensor, components: int) -> Tensor:
     """Eigenvectors of the covariance from those of the (N, N) Gram matrix."""
     chunks = [chunk - mean for chunk in _chunks(images)]
     gram = torch.cat([torch.cat([a @ b.T for b in chunks], dim=1) for a in chunks])
-    values, vectors = torch.linalg.eigh(gram.double())
-    values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components].float()
-    basis = sum(part.T @ chunk for part, chunk in zip(vectors.split(CHUNK), chunks, strict=True))
-    assert isinstance(basis, Tensor)
+    solved: tuple[Tensor, Tensor] = torch.linalg.eigh(gram.double())
+    values, vectors = solved[0].flip(0)[:components], solved[1].flip(1)[:, :components].float()
+    basis = vectors.new_zeros(components, len(mean))
+    for part, chunk in zip(vectors.split(CHUNK), chunks, strict=True):
+        basis += part.T @ chunk
     return basis / values.clamp_min(1e-12).sqrt().float()[:, None]
 
 
@@ -69,10 +70,10 @@ def _by_iteration(images: Tensor, mean: Tensor, components: int, iterations: int
     """Orthogonal iteration with a quarter more vectors than asked for, then one small eigenproblem."""
     generator = torch.Generator().manual_seed(0)
     width = min(components + max(8, components // 4), len(mean))
-    Q = torch.linalg.qr(torch.randn(len(mean), width, generator=generator))[0]
+    Q: Tensor = torch.linalg.qr(torch.randn(len(mean), width, generator=generator))[0]
     for _ in range(iterations):
         Q = torch.linalg.qr(_covariance_times(images, mean, Q))[0]
-    _, rotation = torch.linalg.eigh((Q.T @ _covariance_times(images, mean, Q)).double())
+    rotation: Tensor = torch.linalg.eigh((Q.T @ _covariance_times(images, mean, Q)).double())[1]
     return (Q @ rotation.flip(1)[:, :components].float()).T.contiguous()
 
 

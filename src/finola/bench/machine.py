@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -49,20 +49,23 @@ def flops(work: Callable[[], object]) -> int:
     own: dict[Any, Callable[..., int]] = {torch.ops.aten.convolution_backward: convolution_backward_flops}
     if hasattr(torch.ops.mkl, "_mkl_linear"):
         own[torch.ops.mkl._mkl_linear] = _packed_flops
-    with FlopCounterMode(display=False, custom_mapping=own) as counter:
+    counter = FlopCounterMode(display=False, custom_mapping=own)
+    with counter:
         work()
     return counter.get_total_flops()
 
 
-def convolution_backward_flops(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
+def convolution_backward_flops(
+    gradient: Sequence[int], images: Sequence[int], weight: Sequence[int], *rest: Any, **_: Any
+) -> int:
     """As many as forward for the images and for the weight; torch's own count forgets groups."""
     asked = rest[-1]  # (images, weight, bias)
     return 2 * math.prod(gradient) * math.prod(weight[1:]) * (int(asked[0]) + int(asked[1]))
 
 
-def _packed_flops(rows: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def _packed_flops(rows: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
     """Of MKL's packed product of rows (…, C) with a C×C matrix."""
-    return 2 * math.prod(rows) * int(out_shape[-1])
+    return 2 * math.prod(rows) * out_shape[-1]
 
 
 class PeakMemory(TorchDispatchMode):
@@ -76,7 +79,7 @@ class PeakMemory(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch annotates no argument of it
         self.held = self.peak = 0
         self._known: set[int] = set()
         self._given: set[int] = set()  # what came from outside, such as a parameter that a view is taken of
@@ -120,7 +123,8 @@ class PeakMemory(TorchDispatchMode):
 
 def peak_memory(work: Callable[[], object]) -> int:
     """Bytes that tensors made by one call held at most, beyond what was there before."""
-    with PeakMemory() as memory:
+    memory = PeakMemory()
+    with memory:
         work()
     return memory.peak
 

@@ -64,7 +64,8 @@ def measure(
     """Every work in turns, so that all see the same machine; medians, each as a share of the median GEMM rate."""
     for work in works.values():
         work()
-    rates, seconds = [], {name: [] for name in works}  # type: ignore[var-annotated]
+    rates: list[float] = []
+    seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(REPEATS):
         rates.append(gemm_rate(device, rows, channels))
         for name, work in works.items():

@@ -35,7 +35,7 @@ class Roofline(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch annotates no argument of it
         self.flops: dict[str, int] = defaultdict(int)
         self.bytes: dict[str, int] = defaultdict(int)
         self.calls: list[tuple[str, int, int]] = []

@@ -107,7 +107,8 @@ class Calibration:
 
 @lru_cache(maxsize=4)
 def _inverse(synthesis: Tensor) -> Tensor:
-    return torch.linalg.pinv(synthesis.double())
+    inverse: Tensor = torch.linalg.pinv(synthesis.double())
+    return inverse
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ def pack_levels(codec: CodecModel, latents: Tensor) -> bytes:
     """Four bits per latent between its usual lowest and highest value, two to a byte."""
     flat = _levels(codec, latents).to(torch.uint8).flatten().numpy()
     flat = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
-    return (flat[0::2] << 4 | flat[1::2]).tobytes()
+    packed: NDArray[np.uint8] = flat[0::2] << 4 | flat[1::2]
+    return packed.tobytes()
 
 
 def _levels(codec: CodecModel, latents: Tensor) -> Tensor:

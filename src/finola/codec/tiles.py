@@ -27,7 +27,7 @@ AT_ONCE = 4096  # tiles that are quantised together, which bounds the memory of 
 
 def step_size(step: int) -> float:
     """Sixteenths of an octave: 128 is a step of 1."""
-    return 2.0 ** ((step - 128) / 16)
+    return math.pow(2.0, (step - 128) / 16)
 
 
 def band_ranges(count: int) -> list[tuple[int, int]]:
@@ -76,7 +76,8 @@ class Coder:
     @cached_property
     def _class_costs(self) -> NDArray[np.float32]:
         """The same averaged over contexts."""
-        return self._context_costs.mean(1)
+        costs: NDArray[np.float32] = self._context_costs.mean(1)
+        return costs
 
     def quantise(self, latents: NDArray[np.float32], step: int, keep: int | None = None) -> Quantised:
         """Latents (T, K) → the integers and classes with the least error + λ·bits, band by band."""

@@ -66,7 +66,7 @@ def load_any(word: str) -> Autoencoder | MaskedFinola:
     from finola.zoo import load
 
     config = Path(word).expanduser() / "config.json"
-    if config.is_file() and "variant" in json.loads(config.read_text()):
+    if config.is_file() and "variant" in json.loads(config.read_text(encoding="utf-8")):
         masked: MaskedFinola = MaskedFinola.from_pretrained(str(config.parent))
         return masked.eval()
     return load(word)

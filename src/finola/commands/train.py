@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from finola.training.engine import Outcome
+    from finola.training.recipe import Recipe
 
 HELP = "train a model by a recipe; stop it whenever you like and resume it"
 EXIT = {"finished": 0, "diverged": 1, "interrupted": 130}
@@ -59,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return _report(outcome, recipe, args.json)
 
 
-def _report(outcome, recipe, as_json: bool) -> int:  # type: ignore[no-untyped-def]
+def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:
     import sys
     from dataclasses import asdict
 

@@ -94,7 +94,7 @@ class Cache:
         self.path = path
         self.rows: dict[tuple[str, str], Row] = {}
         if path.exists():
-            for line in path.read_text().splitlines():
+            for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     row = json.loads(line)
                     self.rows[row["peer"], row["photo"]] = row
@@ -102,7 +102,7 @@ class Cache:
                     continue
 
     def add(self, rows: Sequence[Row]) -> None:
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
         self.rows.update({(row["peer"], row["photo"]): row for row in rows})
 

@@ -17,7 +17,7 @@ FIGURES = ("psnr", "ssim", "ms_ssim")
 
 def quoted() -> dict[str, Any]:
     """What the paper prints."""
-    content: dict[str, Any] = json.loads((files("finola.compare") / "quoted.json").read_text())
+    content: dict[str, Any] = json.loads((files("finola.compare") / "quoted.json").read_text(encoding="utf-8"))
     return content
 
 

@@ -45,7 +45,8 @@ def _moco() -> Augment:
 
     jitter = v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
     blur = v2.RandomApply([v2.GaussianBlur(9, sigma=(0.1, 2.0))], p=0.5)
-    return v2.Compose([jitter, v2.RandomGrayscale(0.2), blur])
+    change: Augment = v2.Compose([jitter, v2.RandomGrayscale(0.2), blur])
+    return change
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class CocoSource(Source):
         self._objects: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for file in annotations:
             try:
-                content = json.loads(file.read_text())
+                content = json.loads(file.read_text(encoding="utf-8"))
                 folder = _folder(root, file.stem.removeprefix("instances_"), content["images"])
                 self._photos += content["images"]
                 self._names += [f"{folder}{photo['file_name']}" for photo in content["images"]]

@@ -104,7 +104,7 @@ def _columns(schema: Any, file: str) -> tuple[str, str | None]:
 def _labels(table: Any, column: str | None) -> np.ndarray:
     if column is None:
         return np.full(table.metadata.num_rows, -1)
-    return table.read(columns=[column])[column].fill_null(-1).to_numpy().astype(np.int64)
+    return np.asarray(table.read(columns=[column])[column].fill_null(-1).to_numpy(), np.int64)
 
 
 def _class_names(table: Any, column: str | None, labels: np.ndarray) -> dict[int, str]:

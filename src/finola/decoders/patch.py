@@ -56,4 +56,5 @@ class TransformerDecoder(nn.Module):
         for block in self.blocks:
             tokens = block(tokens)
         tokens = self.norm(tokens).unflatten(1, (height, width))
-        return self.patch(tokens.permute(0, 3, 1, 2))
+        image: Tensor = self.patch(tokens.permute(0, 3, 1, 2))
+        return image

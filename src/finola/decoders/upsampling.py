@@ -24,8 +24,9 @@ class ResConv(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, z: Tensor) -> Tensor:
-        out = self.second(self.activation(self.first(z)))
-        return self.activation(out + z if self.identity else out)
+        out: Tensor = self.second(self.activation(self.first(z)))
+        out = self.activation(out + z if self.identity else out)
+        return out
 
 
 class UpConv(nn.Sequential):

@@ -36,7 +36,8 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x)
+        change: Tensor = self.layers(x)
+        return x + change
 
 
 class ConvRefinement(nn.Module):
@@ -85,7 +86,8 @@ class ConvRefinement(nn.Module):
 
     def forward(self, z: Tensor, image: Tensor) -> Tensor:
         image = image + patches_to_image(self.to_pixels(self.on_map(z)).permute(0, 2, 3, 1), self.cell)
-        return image + self.on_pixels(image)
+        change: Tensor = self.on_pixels(image)
+        return image + change
 
 
 class AddedDecoder(nn.Module):
@@ -97,7 +99,8 @@ class AddedDecoder(nn.Module):
         self.decoder = decoder
 
     def forward(self, z: Tensor, image: Tensor) -> Tensor:
-        return image + self.decoder(z)
+        change: Tensor = self.decoder(z)
+        return image + change
 
 
 def zero_last_layer(module: nn.Module) -> None:

@@ -22,7 +22,8 @@ class DepthwiseBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x)
+        change: Tensor = self.layers(x)
+        return x + change
 
 
 class ConvRefiner(nn.Module):
@@ -43,7 +44,8 @@ class ConvRefiner(nn.Module):
         self.paths = paths
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.last(self.features(images - 0.5)).unflatten(1, (self.paths, -1))
+        coordinates: Tensor = self.last(self.features(images - 0.5)).unflatten(1, (self.paths, -1))
+        return coordinates
 
 
 class PooledRefiner(nn.Module):
@@ -56,7 +58,8 @@ class PooledRefiner(nn.Module):
         self.last = nn.Linear(width, size)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.last(self.pool(self.encoder(images)))
+        coordinates: Tensor = self.last(self.pool(self.encoder(images)))
+        return coordinates
 
 
 def build_refinement(name: str, config: ModelConfig, size: int) -> ConvRefiner | PooledRefiner:

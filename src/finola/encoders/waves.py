@@ -45,7 +45,8 @@ class WaveEncoder(nn.Module):
         self.set_spectrum(spectrum)
         self.stored = stored
         if not stored:
-            self.register_state_dict_post_hook(_leave_analysis_out)
+            # torch annotates no argument of it
+            self.register_state_dict_post_hook(_leave_analysis_out)  # type: ignore[no-untyped-call]
         self.refinement = build_refinement(refinement, config, self.basis.size) if refinement else None
 
     def set_spectrum(self, spectrum: Spectrum | None) -> None:

@@ -43,7 +43,7 @@ def costs(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> Tensor:
 
     likely = -logits.softmax(-1)[:, target["labels"]]
     far = torch.cdist(boxes, target["boxes"], p=1)
-    apart = -generalized_box_iou(to_corners(boxes), to_corners(target["boxes"]))
+    apart: Tensor = -generalized_box_iou(to_corners(boxes), to_corners(target["boxes"]))
     return CLASS * likely + L1 * far + GIOU * apart
 
 

@@ -175,7 +175,7 @@ def _report_unreadable(photos: Photos, folder: Path) -> None:
         if report := dataset.report():
             print(f"{name}: {report}", file=sys.stderr)
             listed = "\n".join(f"{photo}\t{reason}" for photo, reason in dataset.unreadable)
-            (folder / f"unreadable-{name}.txt").write_text(listed + "\n")
+            (folder / f"unreadable-{name}.txt").write_text(listed + "\n", encoding="utf-8")
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -54,12 +54,12 @@ class Curve(Logger):
         if new or self._fresh:
             self._rewrite()
         else:
-            with self.path.open("a", newline="") as file:
+            with self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self._columns).writerow(row)
 
     def _rewrite(self) -> None:
         beside = self.path.with_name(f".{self.path.name}.part")
-        with beside.open("w", newline="") as file:
+        with beside.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(self._rows)
@@ -72,7 +72,7 @@ def read_curve(path: Path) -> list[dict[str, float]]:
     if not path.exists():
         return []
     rows = []
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         for entry in csv.DictReader(file):
             try:
                 row = {key: float(value) for key, value in entry.items() if value and key}

@@ -64,7 +64,7 @@ def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
     >>> bool((torch.linalg.svdvals(orthogonalised(torch.randn(8, 20))) - 1).abs().max() < 0.35)
     True
     """
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    wide: Tensor = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     wide = wide / wide.norm().clamp_min(1e-30)
     for _ in range(steps):
         gram = wide @ wide.T

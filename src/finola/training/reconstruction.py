@@ -149,7 +149,9 @@ def build_model(section: ModelSection) -> Autoencoder:
 def read_spectrum(path: Path, image_size: tuple[int, int]) -> Spectrum:
     """The spectrum of a `finola spectrum` file whose side is nearest to the model's image."""
     try:
-        spectra = [Spectrum.from_json(entry) for entry in json.loads(path.expanduser().read_text())["spectra"]]
+        spectra = [
+            Spectrum.from_json(entry) for entry in json.loads(path.expanduser().read_text(encoding="utf-8"))["spectra"]
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"model.spectrum is {path}, which is no file of finola spectrum: {error}.") from error
     side = math.sqrt(image_size[0] * image_size[1])

@@ -95,7 +95,7 @@ class WaveBasis(nn.Module):
         Its first C−1 columns are V, so neither direction needs a dense matrix.
         """
         channels = coordinates.shape[-1]
-        w = coordinates.new_full((channels,), -1 / math.sqrt(channels))
+        w: Tensor = coordinates.new_full((channels,), -1 / math.sqrt(channels))
         w[-1] += 1
         w = w / w.norm()
         return coordinates - 2 * (coordinates @ w)[..., None] * w

@@ -187,7 +187,8 @@ def _split(matrix: Tensor, noise: float) -> tuple[Tensor, Tensor]:
 
 def _orthogonal(matrix: Tensor) -> Tensor:
     """A unit column outside the column space of a (k, k−1) matrix."""
-    return torch.linalg.svd(matrix)[0][:, -1:]
+    U: Tensor = torch.linalg.svd(matrix)[0]
+    return U[:, -1:]
 
 
 def _mixture(A: Tensor, B: Tensor) -> tuple[float, float, float]:

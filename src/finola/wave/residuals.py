@@ -240,7 +240,7 @@ def _squares(left: Tensor, right: Tensor) -> Tensor:
 
 def _relative(squares: Tensor) -> Tensor:
     """‖left − right‖ / (‖left‖ + ‖right‖), nan where both are zero."""
-    difference, left, right = squares.sqrt()
+    difference, left, right = squares.sqrt().unbind()
     return difference / (left + right)
 
 

@@ -72,7 +72,7 @@ class Spectrum:
 
 @cache
 def _bundled() -> list[Spectrum]:
-    text = resources.files("finola.wave").joinpath("spectra.json").read_text()
+    text = resources.files("finola.wave").joinpath("spectra.json").read_text(encoding="utf-8")
     return [Spectrum.from_json(entry) for entry in json.loads(text)["spectra"]]
 
 

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+# The same examples in every run, and no time limit per example: a test passes or fails on its code alone.
+hypothesis.settings.register_profile("finola", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("finola")
+
+
+@pytest.fixture(autouse=True)
+def _independent_of_other_tests() -> Iterator[None]:
+    """Start every test from the same seeds, and undo what it changes in torch's global settings."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
