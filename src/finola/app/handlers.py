@@ -15,7 +15,7 @@ from typing import Any
 import gradio as gr
 
 from finola.app import markup, moves, waves
-from finola.app.models import open_model, pixel_limit, statistics
+from finola.app.models import open_model, statistics
 from finola.app.photos import Photo, example, read, scaled_down
 from finola.app.rebuild import rebuild
 from finola.app.uploads import Uploads
@@ -111,7 +111,7 @@ def compare(photo: Photo | None, model: str, quality: int, visitors: Visitors, s
 
     with visitors.working(check):
         opened = open_model(model)
-        photo = scaled_down(photo, pixel_limit(model), opened.model.config.image_size)
+        photo = scaled_down(photo, opened.model.config.image_size)
         return markup.comparison(photo, *rebuild(photo, opened, int(quality), check), model)
 
 

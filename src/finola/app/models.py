@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
 WHOLE = "waves/1024x1@16"  # one vector for a whole photo of 256×256, with nothing trained
 ENOUGH = 2048  # tiles that statistics are measured on where a model brings none
 CROP = 256
-SECONDS = 7.0  # of a comparison that the model may take; metrics and the JPEG take about three more
-MIN_PIXELS, MAX_PIXELS = 500_000, 4_000_000  # of a photo that a model is given; memory grows with them
+PIXELS = 2_000_000
+"""The most that a model is given. On two cores the slowest bundled model, tile64-512, takes 3 to 6 seconds per million
+pixels, including the JPEG and the metrics: a comparison takes about ten seconds, and memory stays below 1.5 GB."""
 
 
 @dataclass(frozen=True)
@@ -77,37 +77,6 @@ def open_model(name: str) -> Opened:
         raise UnknownNameError(f"There is no model {name!r} on this page. Choose one of {', '.join(names())}.")
     codec = load_codec(name) if name in UNTRAINED or (zoo.BUNDLED / name / FILE).is_file() else None
     return Opened(name, zoo.load(UNTRAINED.get(name, name)), codec)
-
-
-@cache
-def pixel_limit(name: str) -> int:
-    """How many pixels the model takes in about ten seconds on this machine, by a short measurement.
-
-    Rounded down to a power of two times `MIN_PIXELS`, so that it hardly depends on what else the machine does.
-    """
-    import torch
-
-    from finola.codec.photo import compress, decompress
-    from finola.images import open_photo, pixels, to_rgb
-
-    opened = open_model(name)
-    image = pixels(to_rgb(open_photo("skimage:astronaut")))[:, :CROP, :CROP].contiguous()
-
-    @torch.inference_mode()
-    def run() -> float:
-        start = time.perf_counter()
-        if opened.codec is None:
-            opened.model(image[None].float() / 255)
-        else:
-            decompress(compress(image, quality=50, model=name).data, model=name)
-        return time.perf_counter() - start
-
-    run()  # the first call allocates memory and starts threads
-    possible = CROP * CROP * SECONDS / run()
-    limit = MIN_PIXELS
-    while 2 * limit <= min(possible, MAX_PIXELS):
-        limit *= 2
-    return limit
 
 
 _measuring = Lock()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import gradio as gr
 
 MAX_BODY = 100_000  # bytes of a request to a handler
+MAX_NESTING = 100  # brackets in it: the parser is recursive
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CHOICE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names and numbers that pictures offer to choose from
 
@@ -25,8 +26,10 @@ CHOICE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names and numbers that pictures o
 def checked_body(body: bytes, page: gr.Blocks, uploads: Uploads) -> tuple[bytes, str]:
     """The request's body rebuilt from checked values, and its session; raises `InputError` for anything else."""
     try:
+        if body.count(b"[") + body.count(b"{") > MAX_NESTING:
+            raise ValueError("too deeply nested")
         sent = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InputError("The request is not valid JSON.") from None
     if not isinstance(sent, dict):
         raise InputError("The request is not a JSON object.")

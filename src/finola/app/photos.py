@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from PIL import Image
 from torch import Tensor
 
-from finola.app.models import MAX_PIXELS as KEPT_PIXELS
-from finola.app.models import names, pixel_limit
+from finola.app.models import PIXELS, names, open_model
 from finola.app.uploads import MAX_BYTES
 from finola.codec.container import MAGIC
 from finola.codec.photo import decompress, read_container
@@ -62,8 +61,8 @@ def read(data: bytes, name: str) -> Photo:
         if isinstance(error.__cause__, Image.DecompressionBombError | Image.DecompressionBombWarning):
             raise InputError(f"{name} is too large: {MAX_PIXELS / 1e6:.0f} megapixels are the most.") from None
         raise
-    _check_size(name, (opened.height, opened.width), MAX_PIXELS)
-    if fitting_size((opened.height, opened.width), KEPT_PIXELS) == (opened.height, opened.width):
+    _check_size(name, opened.height, opened.width)
+    if fitting_size((opened.height, opened.width)) == (opened.height, opened.width):
         return Photo(name, pixels(to_rgb(opened, name)))
     return _read_scaled(opened, name)
 
@@ -73,26 +72,25 @@ def _read_coded(data: bytes, name: str) -> Photo:
     container = read_container(data)
     if container.model not in names():  # the name comes from the visitor: it must not be taken for a folder
         raise InputError(f"{name} needs the model {container.model!r}, which is not on this page.")
-    _check_size(name, (container.height, container.width), MAX_PIXELS)
-    limit = pixel_limit(container.model)
-    if fitting_size((container.height, container.width), limit) != (container.height, container.width):
+    _check_size(name, container.height, container.width)
+    size, tile = (container.height, container.width), open_model(container.model).model.config.image_size
+    if fitting_size(size, tile) != size:
         raise InputError(
             f"{name} holds a photo of {container.width} × {container.height} pixels, and this page decodes up to "
-            f"{limit / 1e6:g} megapixels. Decode it with finola decompress."
+            f"{PIXELS / 1e6:g} megapixels. Decode it with finola decompress."
         )
     return Photo(name, decompress(data, model=container.model), len(data), container.model)
 
 
-def _check_size(name: str, size: tuple[int, int], most: int) -> None:
-    height, width = size
-    if height * width > most:
+def _check_size(name: str, height: int, width: int) -> None:
+    if height * width > MAX_PIXELS:
         shown = f"{width} × {height}, {height * width / 1e6:.0f} megapixels"
-        raise InputError(f"{name} is {shown}, and {most / 1e6:.0f} are the most: make it smaller first.")
+        raise InputError(f"{name} is {shown}, and {MAX_PIXELS / 1e6:.0f} are the most: make it smaller first.")
 
 
 def _read_scaled(opened: Image.Image, name: str) -> Photo:
     """A photo scaled down while it is converted, band by band, so that memory holds it once and in its own mode."""
-    full, target = (opened.height, opened.width), fitting_size((opened.height, opened.width), KEPT_PIXELS)
+    full, target = (opened.height, opened.width), fitting_size((opened.height, opened.width))
     opened.draft(opened.mode, (target[1], target[0]))  # a JPEG is decoded at ½, ¼ or ⅛ of its size
     try:
         opened.load()
@@ -115,14 +113,14 @@ def _read_scaled(opened: Image.Image, name: str) -> Photo:
     return Photo(name, pixels(to_rgb(small, name)), full_size=full[::-1] if turn >= 5 else full)
 
 
-def fitting_size(size: tuple[int, int], most: int, tile: tuple[int, int] = (1, 1)) -> tuple[int, int]:
-    """The largest (height, width) of about the same shape whose whole tiles cover at most `most` pixels.
+def fitting_size(size: tuple[int, int], tile: tuple[int, int] = (1, 1)) -> tuple[int, int]:
+    """The largest (height, width) of about the same shape whose whole tiles cover at most `PIXELS` pixels.
 
-    >>> fitting_size((600, 800), 480_000)
+    >>> fitting_size((600, 800))
     (600, 800)
-    >>> fitting_size((6000, 8000), 4_000_000)
-    (1732, 2309)
-    >>> fitting_size((4, 400_000), 4_000_000, tile=(64, 64))
+    >>> fitting_size((6000, 8000))
+    (1224, 1631)
+    >>> fitting_size((4, 400_000), tile=(64, 64))
     (1, 16384)
     """
     height, width = size
@@ -134,14 +132,14 @@ def fitting_size(size: tuple[int, int], most: int, tile: tuple[int, int] = (1, 1
     def covered(sides: tuple[int, int]) -> int:
         return math.prod(-(-side // step) * step for side, step in zip(sides, tile, strict=True))
 
-    while covered(scaled()) > most:
-        scale *= min(0.999, math.sqrt(most / covered(scaled())))
+    while covered(scaled()) > PIXELS:
+        scale *= min(0.999, math.sqrt(PIXELS / covered(scaled())))
     return scaled()
 
 
-def scaled_down(photo: Photo, most: int, tile: tuple[int, int]) -> Photo:
-    """The photo with at most `most` pixels in whole tiles, and its file's size where that is larger."""
-    height, width = fitting_size(photo.size, most, tile)
+def scaled_down(photo: Photo, tile: tuple[int, int]) -> Photo:
+    """The photo with at most `PIXELS` pixels in whole tiles, and its file's size where that is larger."""
+    height, width = fitting_size(photo.size, tile)
     if (height, width) == photo.size:
         return photo
     smaller = pixels(to_pillow(photo.pixels).resize((width, height), Image.Resampling.LANCZOS))

@@ -144,10 +144,9 @@ def _warm_up() -> None:
     from PIL import Image
 
     from finola.app.handlers import first_comparison
-    from finola.app.models import names, pixel_limit, statistics
+    from finola.app.models import names, statistics
 
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a visitor is told; the terminal need not be
     first = names()[0]
     first_comparison(first, 50)
-    pixel_limit(first)
     threading.Thread(target=statistics, args=(first,), daemon=True).start()
