@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from finola.app import markup, moves, waves
+from finola.app.handlers import in_words
 from finola.app.models import WHOLE, describe, label, names, open_model, statistics
-from finola.app.page import in_words
 from finola.app.photos import Photo, example
 from finola.app.rebuild import error_levels, jpeg_within, rebuild
 from finola.codec.photo import decompress

@@ -75,7 +75,19 @@ def comparison(photo: Photo, ours: Version, jpeg: Version | None, model: str) ->
         others,
         error_map(ours.image, photo.pixels),
     ]
-    return gallery(*figures) + table(ours, jpeg, model) + sentence(describe(model)) + download(photo, ours)
+    note = scale_note(photo, model)
+    return note + gallery(*figures) + table(ours, jpeg, model) + sentence(describe(model)) + download(photo, ours)
+
+
+def scale_note(photo: Photo, model: str) -> str:
+    """A line that says by how much a photo was scaled down, and why; empty where it was not."""
+    if photo.full_size is None:
+        return ""
+    (height, width), (full_height, full_width) = photo.size, photo.full_size
+    return sentence(
+        f"Scaled down from {full_width} × {full_height} to {width} × {height} pixels: at full size {model} would take "
+        "more than about ten seconds here. finola compress works on the whole photo."
+    )
 
 
 def _empty(title: str, size: tuple[int, int], words: str) -> str:

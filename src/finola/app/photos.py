@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+import math
+from dataclasses import dataclass, replace
 
 from PIL import Image
 from torch import Tensor
 
+from finola.app.models import PIXELS, names, open_model
+from finola.app.uploads import MAX_BYTES
 from finola.codec.container import MAGIC
 from finola.codec.photo import decompress, read_container
-from finola.images import open_photo, pixels, to_pillow, to_rgb
+from finola.errors import CorruptFileError, InputError
+from finola.images import open_photo, orientation, pixels, to_pillow, to_rgb
 
-MAX_BYTES = 40_000_000
-MAX_PIXELS = 50_000_000
+MAX_PIXELS = 50_000_000  # of a photo's file
+MAX_SIDE = 16_384  # of a photo that is kept: a model works on whole rows of tiles, and a JPEG has at most 65,535
+BAND = 2_000_000  # pixels that are converted at a time
 EXAMPLES = {"astronaut": "Portrait", "chelsea": "Cat", "coffee": "Coffee", "rocket": "Rocket"}
 """Photos that scikit-image installs, and what the page calls them."""
 
@@ -27,25 +30,12 @@ class Photo:
     pixels: Tensor  # uint8 (3, H, W), sRGB
     coded: int | None = None  # bytes of the `.finola` file it was decoded from
     model: str = ""  # that decoded it
+    full_size: tuple[int, int] | None = None  # (height, width) of the file, where the photo was scaled down
 
     @property
     def size(self) -> tuple[int, int]:
         """(height, width)."""
         return self.pixels.shape[-2], self.pixels.shape[-1]
-
-
-def take_upload(path: str | Path) -> Photo:
-    """The photo of an uploaded file, which is deleted with the folder that it alone was put into."""
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:  # two visitors sent the same file at the same moment
-        raise ValueError(f"{path.name} got lost on its way: drop it again.") from None
-    finally:
-        path.unlink(missing_ok=True)
-        with suppress(OSError):  # it is not empty, or gone
-            path.parent.rmdir()
-    return read(data, path.name)
 
 
 def example(name: str) -> Photo:
@@ -55,32 +45,105 @@ def example(name: str) -> Photo:
     (512, 512)
     """
     if name not in EXAMPLES:
-        raise ValueError(f"there is no example photo {name!r}: choose one of {', '.join(EXAMPLES)}.")
+        raise InputError(f"There is no example photo {name!r}. Choose one of {', '.join(EXAMPLES)}.")
     return Photo(f"{EXAMPLES[name]}, an example", pixels(to_rgb(open_photo(f"skimage:{name}"), name)))
 
 
 def read(data: bytes, name: str) -> Photo:
     """A photo from the bytes of any common image file, or of a `.finola` file; what is too large is not decoded."""
     if len(data) > MAX_BYTES:
-        raise ValueError(f"{name} has {len(data) / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are the most.")
+        raise InputError(f"{name} has {len(data) / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are the most.")
     if data.startswith(MAGIC):
-        container = read_container(data)
-        _check_size(name, container.height, container.width)
-        return Photo(name, decompress(data), len(data), container.model)
+        return _read_coded(data, name)
     try:
         opened = open_photo(data, name)
     except ValueError as error:
         if isinstance(error.__cause__, Image.DecompressionBombError | Image.DecompressionBombWarning):
-            raise ValueError(f"{name} is too large: {MAX_PIXELS / 1e6:.0f} megapixels are the most.") from None
+            raise InputError(f"{name} is too large: {MAX_PIXELS / 1e6:.0f} megapixels are the most.") from None
         raise
     _check_size(name, opened.height, opened.width)
-    return Photo(name, pixels(to_rgb(opened, name)))
+    if fitting_size((opened.height, opened.width)) == (opened.height, opened.width):
+        return Photo(name, pixels(to_rgb(opened, name)))
+    return _read_scaled(opened, name)
+
+
+def _read_coded(data: bytes, name: str) -> Photo:
+    """The photo of a `.finola` file; it cannot be decoded at a smaller size, so a larger one is an error."""
+    container = read_container(data)
+    if container.model not in names():  # the name comes from the visitor: it must not be taken for a folder
+        raise InputError(f"{name} needs the model {container.model!r}, which is not on this page.")
+    _check_size(name, container.height, container.width)
+    size, tile = (container.height, container.width), open_model(container.model).model.config.image_size
+    if fitting_size(size, tile) != size:
+        raise InputError(
+            f"{name} holds a photo of {container.width} × {container.height} pixels, and this page decodes up to "
+            f"{PIXELS / 1e6:g} megapixels. Decode it with finola decompress."
+        )
+    return Photo(name, decompress(data, model=container.model), len(data), container.model)
 
 
 def _check_size(name: str, height: int, width: int) -> None:
     if height * width > MAX_PIXELS:
-        size = f"{width} × {height}, {height * width / 1e6:.0f} megapixels"
-        raise ValueError(f"{name} is {size}, and {MAX_PIXELS / 1e6:.0f} are the most: make it smaller first.")
+        shown = f"{width} × {height}, {height * width / 1e6:.0f} megapixels"
+        raise InputError(f"{name} is {shown}, and {MAX_PIXELS / 1e6:.0f} are the most: make it smaller first.")
+
+
+def _read_scaled(opened: Image.Image, name: str) -> Photo:
+    """A photo scaled down while it is converted, band by band, so that memory holds it once and in its own mode."""
+    full, target = (opened.height, opened.width), fitting_size((opened.height, opened.width))
+    opened.draft(opened.mode, (target[1], target[0]))  # a JPEG is decoded at ½, ¼ or ⅛ of its size
+    try:
+        opened.load()
+    except Exception as error:  # a decoder can raise anything on a damaged file
+        raise CorruptFileError(f"{name} cannot be read as a photo: {str(error) or type(error).__name__}.") from None
+    width, height = opened.size
+    factor = max(1, int(min(height / target[0], width / target[1])))
+    small = Image.new("RGB", (-(-width // factor), -(-height // factor)))
+    rows = factor * max(1, BAND // (width * factor))
+    for top in range(0, height, rows):
+        band = opened.crop((0, top, width, min(height, top + rows)))
+        band.info = {key: opened.info[key] for key in ("icc_profile", "transparency") if key in opened.info}
+        small.paste(to_rgb(band, name).reduce(factor), (0, top // factor))
+    exif = Image.Exif()
+    exif[0x0112] = turn = orientation(opened)
+    if (height > width) != (target[0] > target[1]):  # a TIFF is turned when it is loaded
+        target, full = target[::-1], full[::-1]
+    small = small.resize((target[1], target[0]), Image.Resampling.LANCZOS)
+    small.info["exif"] = exif.tobytes()
+    return Photo(name, pixels(to_rgb(small, name)), full_size=full[::-1] if turn >= 5 else full)
+
+
+def fitting_size(size: tuple[int, int], tile: tuple[int, int] = (1, 1)) -> tuple[int, int]:
+    """The largest (height, width) of about the same shape whose whole tiles cover at most `PIXELS` pixels.
+
+    >>> fitting_size((600, 800))
+    (600, 800)
+    >>> fitting_size((6000, 8000))
+    (1224, 1631)
+    >>> fitting_size((4, 400_000), tile=(64, 64))
+    (1, 16384)
+    """
+    height, width = size
+    scale = min(1.0, MAX_SIDE / max(size))
+
+    def scaled() -> tuple[int, int]:
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    def covered(sides: tuple[int, int]) -> int:
+        return math.prod(-(-side // step) * step for side, step in zip(sides, tile, strict=True))
+
+    while covered(scaled()) > PIXELS:
+        scale *= min(0.999, math.sqrt(PIXELS / covered(scaled())))
+    return scaled()
+
+
+def scaled_down(photo: Photo, tile: tuple[int, int]) -> Photo:
+    """The photo with at most `PIXELS` pixels in whole tiles, and its file's size where that is larger."""
+    height, width = fitting_size(photo.size, tile)
+    if (height, width) == photo.size:
+        return photo
+    smaller = pixels(to_pillow(photo.pixels).resize((width, height), Image.Resampling.LANCZOS))
+    return replace(photo, pixels=smaller, full_size=photo.full_size or photo.size)
 
 
 def shrunk(image: Tensor, side: int) -> Tensor:

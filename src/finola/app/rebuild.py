@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,7 +18,6 @@ from finola.images import to_uint8
 from finola.metrics import SSIM_SIDE, psnr_by_strips, ssim
 
 ROWS = 1024  # compared at a time
-AT_ONCE = 8_000_000  # pixels that a model without a codec, which works on all of them at once, may be given
 ERROR_LEVELS = 48  # of 255, where the error map's colours end
 
 
@@ -36,34 +36,43 @@ class Version:
 
 
 @torch.inference_mode()
-def rebuild(photo: Photo, opened: Opened, quality: int) -> tuple[Version, Version | None]:
-    """What `opened` makes of a photo, and JPEG in as many bytes; no JPEG where the model writes no file."""
+def rebuild(
+    photo: Photo, opened: Opened, quality: int, check: Callable[[], None] = lambda: None
+) -> tuple[Version, Version | None]:
+    """What `opened` makes of a photo, and JPEG in as many bytes; no JPEG where the model writes no file.
+
+    `check` is called between the steps and raises when the result is no longer needed.
+    """
     original = photo.pixels
+    check()
     if opened.codec is None:
-        height, width = photo.size
-        if height * width > AT_ONCE:
-            raise ValueError(
-                f"{opened.name} takes photos of up to {AT_ONCE / 1e6:.0f} megapixels, and {photo.name} has "
-                f"{height * width / 1e6:.0f}: choose a model that writes files, or make the photo smaller."
-            )
         image = to_uint8(opened.model(original[None].float() / 255)[0])
-        return _version(image, original), None
+        return _version(image, original, check=check), None
     made = compress(original, quality=quality, model=opened.name)
-    ours = _version(decompress(made.data, model=opened.name), original, made.data)
-    jpeg = jpeg_within(original, len(made.data))
-    return ours, _version(to_uint8(read(jpeg)), original, jpeg)
+    check()
+    ours = _version(decompress(made.data, model=opened.name), original, made.data, check)
+    jpeg = jpeg_within(original, len(made.data), check)
+    return ours, _version(to_uint8(read(jpeg)), original, jpeg, check)
 
 
-def jpeg_within(image: Tensor, budget: int) -> bytes:
+def jpeg_within(image: Tensor, budget: int, check: Callable[[], None] = lambda: None) -> bytes:
     """The best JPEG of at most `budget` bytes, or the smallest there is.
 
     It is written for this call alone: the cache that `finola compare` keeps would be shared between visitors.
     """
     known = FORMATS["jpeg"]
-    return finest_within(lambda quality: write("jpeg", image, quality), len, known.finest, budget, int(known.ladder[1]))
+
+    def attempt(quality: int) -> bytes:
+        check()
+        return write("jpeg", image, quality)
+
+    return finest_within(attempt, len, known.finest, budget, int(known.ladder[1]))
 
 
-def _version(image: Tensor, original: Tensor, data: bytes | None = None) -> Version:
+def _version(
+    image: Tensor, original: Tensor, data: bytes | None = None, check: Callable[[], None] = lambda: None
+) -> Version:
+    check()
     pairs = [(image[:, top:bottom], original[:, top:bottom]) for top, bottom in _strips(image.shape[-2])]
     similar = None
     if min(image.shape[-2:]) >= SSIM_SIDE:

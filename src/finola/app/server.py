@@ -1,50 +1,83 @@
-"""Serving the page: to this machine alone unless told otherwise, with nothing fetched from anywhere else."""
+"""The web server of the page. It listens on this machine alone by default and fetches nothing from outside."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from finola.app.visitors import Visitors
+
 FIRST_PORT, PORTS = 7860, 100
-SESSIONS = 16  # visitors whose photos are kept at once; the one least lately seen is let go first
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+SESSIONS = 16  # visitors whose photos are stored at once; the one least recently seen is dropped first
+CLOSING = 2  # seconds that open connections have to end
+GRACE = 4.0  # seconds after which the process ends, whatever it is computing
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 MONOSPACED = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "monospace"]
-# Whatever a library would like to fetch, the browser asks this host alone.
-POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; "
-    "frame-ancestors 'none'; form-action 'self'; base-uri 'self'"
-)
 
 
-def serve(host: str = "127.0.0.1", port: int | None = None, ready: Callable[[str], None] = print) -> None:
-    """Serve the page until interrupted; `ready` is told its address once the first model answers.
+def serve(
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    ready: Callable[[str], None] = print,
+    allowed_hosts: Iterable[str] = (),
+) -> None:
+    """Serve the page until SIGINT or SIGTERM; `ready` is called with its address once the first model is loaded.
 
-    Without a port it takes the first free one from 7860 on.
+    Without a port it takes the first free one from 7860 on. `allowed_hosts` are further names of this machine under
+    which browsers may open the page.
     """
     sock = listen(host, port)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder below is removed then, too
     with sock, tempfile.TemporaryDirectory(prefix="finola-app-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder  # uploads, until they are read
         import uvicorn
 
-        app = create_app(folder)
+        from finola.app.visitors import Visitors
+
+        visitors = Visitors()
+        app = create_app(folder, (host, *allowed_hosts), visitors)
         _warm_up()
+
+        class Server(uvicorn.Server):  # type: ignore[misc]
+            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+                end_soon(sig, folder, visitors)
+                super().handle_exit(sig, frame)
+
         shown = f"[{host}]" if ":" in host else host
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+        server = Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=CLOSING))
         ready(f"http://{shown}:{sock.getsockname()[1]}")
         server.run(sockets=[sock])
+
+
+def end_soon(sig: int, folder: str, visitors: Visitors) -> None:
+    """End the work for all visitors, and the process itself after `GRACE` seconds.
+
+    Python waits for its threads before it ends, and a step of a model can take longer than anyone wants to wait.
+    """
+    visitors.stop()
+
+    def end() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130 if sig == signal.SIGINT else 0)
+
+    timer = threading.Timer(GRACE, end)
+    timer.daemon = True
+    timer.start()
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -65,28 +98,27 @@ def listen(host: str, port: int | None) -> socket.socket:
     raise ValueError(f"cannot listen at {host} on {where} ({reason}): choose others with --host and --port.")
 
 
-def create_app(uploads: str | Path) -> FastAPI:
-    """The page as a web application; uploads are kept below `uploads` until they are read."""
+def create_app(folder: str | Path, hosts: Iterable[str] = (), visitors: Visitors | None = None) -> FastAPI:
+    """The page as a web application. Uploads are in `folder` until they are read; `hosts` are names of this machine."""
+    folder = Path(folder).resolve()
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_TEMP_DIR"] = str(folder)  # where Gradio puts uploads, and the only place it takes them from
     import gradio as gr
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI
 
+    from finola.app.guard import Guard
     from finola.app.page import build
-    from finola.app.photos import MAX_BYTES
+    from finola.app.uploads import MAX_BYTES, Uploads
+    from finola.app.visitors import Visitors
 
+    uploads, visitors = Uploads(folder), visitors or Visitors()
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-
-    @app.middleware("http")
-    async def stay_here(request: Request, call_next: Callable[..., Any]) -> Any:
-        response = await call_next(request)
-        response.headers["Content-Security-Policy"] = POLICY
-        response.headers["Referrer-Policy"] = "no-referrer"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
-
-    here, page = Path(__file__).parent, build()
-    page.GRADIO_CACHE = str(uploads)
+    here, page = Path(__file__).parent, build(uploads, visitors)
+    app.add_middleware(Guard, page=page, uploads=uploads, visitors=visitors, hosts=(*LOOPBACK, *hosts))
+    page.GRADIO_CACHE = str(folder)
     page.state_session_capacity = SESSIONS
+    page.has_launched = True  # a page that is mounted never sets it, and Gradio checks no path before
+    uploads.watch()
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=FONTS, font_mono=MONOSPACED)
     readable = {"body_text_color_subdued": "*neutral_500", "block_info_text_color": "*neutral_500"}
     theme.set(**readable, **{f"{name}_dark": "*neutral_400" for name in readable})
@@ -112,8 +144,8 @@ def _warm_up() -> None:
     """Load the first model and run it once, so that the first visitor does not wait; its statistics follow."""
     from PIL import Image
 
+    from finola.app.handlers import first_comparison
     from finola.app.models import names, statistics
-    from finola.app.page import first_comparison
 
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a visitor is told; the terminal need not be
     first = names()[0]

@@ -1,4 +1,4 @@
-"""finola app: a page in the browser where a photo goes in and everything can be seen and moved."""
+"""finola app: serve an interactive page for the browser."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", default="127.0.0.1", help="the address to listen at (default: %(default)s, this machine alone)"
     )
     parser.add_argument("--port", type=int, help="the port to listen at (default: the first free one from 7860 on)")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further name of this machine under which browsers open the page; can be repeated",
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
 
@@ -29,4 +36,4 @@ def run(args: argparse.Namespace) -> None:
 
             webbrowser.open(address)
 
-    serve(args.host, args.port, ready)
+    serve(args.host, args.port, ready, args.allow_host)

@@ -1,0 +1,203 @@
+"""Check of every request before Gradio sees it: the host's name, the page that sent it, the route, the body."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from finola.app.payload import MAX_BODY, SESSION, checked_body
+from finola.app.uploads import Uploads
+from finola.app.visitors import Visitors
+from finola.errors import InputError
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# The browser may load from this server alone, whatever a library refers to.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; "
+    "frame-ancestors 'none'; form-action 'self'; base-uri 'self'"
+)
+HEADERS = {
+    b"content-security-policy": POLICY.encode(),
+    b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+}
+API = "/gradio_api"
+JOIN, UPLOAD, DATA, HEARTBEAT = f"{API}/queue/join", f"{API}/upload", f"{API}/queue/data", f"{API}/heartbeat/"
+# Everything that the page requests. Gradio has many more routes: files by path, a proxy, direct calls of handlers, …
+SHOWN = re.compile(
+    rf"/|/theme\.css|/favicon\.ico|/(?:assets|static)/[\w@%+~-][\w@%+~.-]*(?:/[\w@%+~-][\w@%+~.-]*)*"
+    rf"|{DATA}|{HEARTBEAT}{SESSION.pattern}|{API}/upload_progress"
+)
+SENT = (JOIN, UPLOAD)
+
+
+class Guard:
+    """ASGI middleware. What is not allowed gets a short answer and never reaches Gradio."""
+
+    def __init__(
+        self, app: Application, *, page: gr.Blocks, uploads: Uploads, visitors: Visitors, hosts: Iterable[str]
+    ) -> None:
+        self.app, self.page, self.uploads, self.visitors = app, page, uploads, visitors
+        self.hosts = frozenset(_host_name(host) for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":  # the page uses no web sockets
+            return await send({"type": "websocket.close", "code": 1008})
+        send = _with_headers(send)
+        if refusal := self._refusal(scope):
+            return await _answer(send, *refusal)
+        with ExitStack() as connection:
+            try:
+                if scope["path"] == JOIN:
+                    body, session = checked_body(await _read(receive), self.page, self.uploads)
+                    self.visitors.returned(session)
+                    scope, receive = _replace_body(scope, receive, body)
+                connection.enter_context(self._connection(scope))
+            except InputError as error:
+                return await _answer(send, 400, str(error))
+            await self.app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Status and reason if the request is not allowed."""
+        headers = [(name.lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+        hosts = [value for name, value in headers if name == b"host"]
+        for host in hosts + [value for name, value in headers if name == b"x-forwarded-host"]:
+            if not self.trusts(host):
+                return 403, f"The host {host[:100]!r} is not allowed. Start the page with --allow-host NAME."
+        if len(hosts) != 1:
+            return 400, "A request needs one Host header."
+        first = dict(reversed(headers))
+        path, method = scope["path"], scope["method"]
+        if not _same_site(first, hosts[0], navigation=path == "/" and method in ("GET", "HEAD")):
+            return 403, "Requests from other web sites are not allowed."
+        if method in ("GET", "HEAD"):
+            return None if SHOWN.fullmatch(path) else (404, "There is no such page.")
+        if method != "POST" or path not in SENT:
+            return 404, "There is no such page."
+        if not first.get(b"content-length", "").isdecimal():
+            return 411, "A request needs a Content-Length header."
+        return None
+
+    def trusts(self, host: str) -> bool:
+        """Whether a Host header names this server.
+
+        A page of another site can only reach this server under a name which its owner controls (DNS rebinding), never
+        under an IP address: where the server listens on all addresses, every IP address is accepted.
+        """
+        try:
+            name = _host_name(host)
+        except ValueError:
+            return False
+        return name in self.hosts or (_is_address(name) and bool(self.hosts & {"0.0.0.0", "::"}))
+
+    def _connection(self, scope: Scope) -> AbstractContextManager[None]:
+        """What lasts as long as the request: a visitor's connection, or the space that an upload takes."""
+        path = scope["path"]
+        if path == UPLOAD:
+            headers = dict(scope["headers"])
+            return self.uploads.receiving(int(headers[b"content-length"]))
+        if path.startswith(HEARTBEAT):
+            return self.visitors.connected(path.removeprefix(HEARTBEAT))
+        if path == DATA:
+            session = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0]
+            if not SESSION.fullmatch(session):
+                raise InputError("The session's name is invalid.")
+            return self.visitors.connected(session)
+        return nullcontext()
+
+
+def _host_name(host: str) -> str:
+    """The name or address in a Host header, without port and brackets, in lower case.
+
+    >>> _host_name("LocalHost:7860"), _host_name("[::1]:80"), _host_name("::1")
+    ('localhost', '::1', '::1')
+    """
+    if _is_address(host):
+        return str(ipaddress.ip_address(host))
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]+))(?::\d{1,5})?", host, re.ASCII)
+    if found is None:
+        raise ValueError(host)
+    name = found[1] or found[2].rstrip(".").lower()
+    return str(ipaddress.ip_address(name)) if found[1] or _is_address(name) else name
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_site(headers: dict[bytes, str], host: str, navigation: bool) -> bool:
+    """Whether a request comes from this page itself, from no page, or is a link followed to the page."""
+    origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", "none")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        return False
+    return site in ("same-origin", "none") or (navigation and headers.get(b"sec-fetch-mode") == "navigate")
+
+
+async def _read(receive: Receive) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise InputError("The request was interrupted.")
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY:
+            raise InputError(f"The request has more than {MAX_BODY} bytes.")
+        more = message.get("more_body", False)
+    return body
+
+
+def _replace_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Receive]:
+    replaced_names = (b"content-length", b"content-type")
+    kept = [(name, value) for name, value in scope["headers"] if name.lower() not in replaced_names]
+    headers = [*kept, (b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replaced() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return {**scope, "headers": headers}, replaced
+
+
+def _with_headers(send: Send) -> Send:
+    """Add the security headers to every answer, and take out those that open it to other sites."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            kept = [
+                (name, value)
+                for name, value in message.get("headers", [])
+                if name.lower() not in HEADERS and not name.lower().startswith(b"access-control-")
+            ]
+            message = {**message, "headers": [*kept, *HEADERS.items()]}
+        await send(message)
+
+    return sending
+
+
+async def _answer(send: Send, status: int, words: str) -> None:
+    body = json.dumps({"detail": words}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,97 @@
+"""The folder of uploaded files: bounded in bytes, each file deleted once it is read or after a few minutes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock, Thread
+
+from finola.errors import InputError
+
+MAX_BYTES = 40_000_000  # of one file
+FOLDER_BYTES = 400_000_000  # of all uploads that wait to be read
+AGE = 300.0  # seconds until an upload that nobody reads is deleted
+EVERY = 30.0  # seconds between two searches for old uploads
+FORM_BYTES = 10_000  # of a multipart request beside the file
+
+
+class Uploads:
+    """Uploaded files below one folder, which belongs to this server alone."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+        self._incoming = 0  # bytes of uploads that are being received
+        self._lock = Lock()
+
+    @contextmanager
+    def receiving(self, size: int) -> Iterator[None]:
+        """Reserve space for an upload of `size` bytes while it is received."""
+        if size > MAX_BYTES + FORM_BYTES:
+            raise InputError(f"The file has {size / 1e6:.0f} MB; the maximum is {MAX_BYTES / 1e6:.0f} MB.")
+        self.delete_old()
+        with self._lock:
+            if self._incoming + self.bytes_stored() + size > FOLDER_BYTES:
+                raise InputError("Too many uploads are waiting. Try again in a few minutes.")
+            self._incoming += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._incoming -= size
+
+    def check(self, path: object) -> Path:
+        """The path of an uploaded file, exactly as the upload request returned it; anything else raises."""
+        if isinstance(path, str) and "\0" not in path and os.path.isabs(path):
+            found = Path(path)
+            if found.resolve() == found and self.folder in found.parents and found.is_file():
+                return found
+        raise InputError("The file is not an upload of this page, or it was deleted. Drop it again.")
+
+    def take(self, path: str) -> bytes:
+        """The content of an upload, which is deleted together with its folder."""
+        found = self.check(path)
+        try:
+            return found.read_bytes()
+        except FileNotFoundError:  # two visitors sent the same file at the same time
+            raise InputError(f"The upload of {found.name} was lost. Drop it again.") from None
+        finally:
+            self._delete(found)
+
+    def bytes_stored(self) -> int:
+        """Bytes of all files in the folder."""
+        return sum(status.st_size for _, status in self._files())
+
+    def delete_old(self, now: float | None = None) -> None:
+        """Delete every file that was last written more than `AGE` seconds before `now`."""
+        now = time.time() if now is None else now
+        for path, status in self._files():
+            if now - status.st_mtime > AGE:
+                self._delete(path)
+
+    def watch(self) -> None:
+        """Delete old uploads from a thread of its own for as long as the folder exists."""
+
+        def delete_regularly() -> None:
+            while self.folder.exists():
+                self.delete_old()
+                time.sleep(EVERY)
+
+        Thread(target=delete_regularly, name="delete old uploads", daemon=True).start()
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        found = []
+        for place, _, names in os.walk(self.folder):
+            for name in names:
+                path = Path(place, name)
+                with suppress(FileNotFoundError):  # another thread has read it
+                    found.append((path, path.lstat()))
+        return found
+
+    def _delete(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        if path.parent != self.folder:
+            with suppress(OSError):  # not empty, or deleted already
+                path.parent.rmdir()

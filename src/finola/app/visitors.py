@@ -1,0 +1,78 @@
+"""Which visitors are still connected, so that work for those who have left can end."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+REMEMBERED = 1000  # sessions that have ended; older ones have no job left in the queue
+POLL = 0.2  # seconds between two checks while waiting for another visitor's job
+
+
+class VisitorLeft(Exception):
+    """The visitor has closed the page, or the server is stopping: the result is no longer needed."""
+
+
+class Visitors:
+    """Open connections by session. A session with connections that have all closed has left.
+
+    >>> visitors = Visitors()
+    >>> with visitors.connected("one"):
+    ...     visitors.check("one")
+    >>> visitors.check("one")
+    Traceback (most recent call last):
+    finola.app.visitors.VisitorLeft: one
+    """
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        self._left: OrderedDict[str, None] = OrderedDict()
+        self._stopped = False
+        self._lock = Lock()
+        self._working = Lock()
+
+    @contextmanager
+    def connected(self, session: str) -> Iterator[None]:
+        """Count one connection of a session while the block runs."""
+        with self._lock:
+            self._open[session] += 1
+            self._left.pop(session, None)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[session] -= 1
+                if not self._open[session]:
+                    del self._open[session]
+                    self._left[session] = None
+                    if len(self._left) > REMEMBERED:
+                        self._left.popitem(last=False)
+
+    def returned(self, session: str) -> None:
+        """A session that had left sends a request again; its connection follows."""
+        with self._lock:
+            self._left.pop(session, None)
+
+    def check(self, session: str | None) -> None:
+        """Raise `VisitorLeft` if nobody waits for the work of this session."""
+        with self._lock:
+            if self._stopped or session in self._left:
+                raise VisitorLeft(session)
+
+    def stop(self) -> None:
+        """End the work for every session: the server is stopping."""
+        self._stopped = True
+
+    @contextmanager
+    def working(self, check: Callable[[], None]) -> Iterator[None]:
+        """Run one large job at a time, so that memory does not grow with the number of visitors."""
+        check()
+        while not self._working.acquire(timeout=POLL):
+            check()
+        try:
+            check()
+            yield
+        finally:
+            self._working.release()
