@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import os
 import types
 import typing
@@ -16,16 +15,12 @@ from typing import Any
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
 from finola.files import write_text
 from finola.names import nearest
+from finola.training.parsing import LARGEST_FILE, parse_setting, shown
 from finola.training.recipe import Recipe, check
 
 BUNDLED = Path(__file__).parents[1] / "recipes"
-LARGEST_FILE = 2**20
-"""Bytes of a recipe file, or characters of an override."""
-LONGEST_VALUE = 4096
-"""Characters of one value."""
-DEEPEST = 16
-"""Sections and lists inside each other."""
-LARGEST_NUMBER = 2**63 - 1
+MOST_SETTINGS = 500
+LONGEST_KEY = 200
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -47,12 +42,14 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
-            raise InputError(f"{_shown(override)} is no override; write key=value, such as schedule.epochs=20.")
-        value = parse_setting(text, f"The override {_shown(override)}")
+            raise InputError(f"{shown(override)} is no override; write key=value, such as schedule.epochs=20.")
+        value = parse_setting(text, f"The override {shown(override)}")
         # A section given whole, as in optimiser.groups={}, replaces what a file said about it.
         settings = {k: v for k, v in settings.items() if not k.startswith(f"{key}.")}
         settings |= {k: (v, "the command line") for k, v in _leaves({key: value})}
     settings.pop("base", None)
+    if len(settings) > MOST_SETTINGS:
+        raise InputError(f"{path} has {len(settings)} settings, and {MOST_SETTINGS} are the most.")
     for key, (value, where) in settings.items():
         _check_key(key, value, where)
     try:
@@ -94,7 +91,7 @@ def find(source: str | Path) -> Path:
         return path
     bundled = BUNDLED / f"{source}.yaml"
     if not bundled.is_file():
-        raise UnknownNameError(f"there is no recipe {_shown(source)}: {nearest(str(source), list_recipes())}")
+        raise UnknownNameError(f"there is no recipe {shown(source)}: {nearest(str(source), list_recipes())}")
     return bundled
 
 
@@ -125,7 +122,7 @@ def _with_bases(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 def _find_base(base: Any, file: Path) -> Path:
     """A file beside the one that names it, or a bundled recipe."""
     if not isinstance(base, str) or not Path(base).name or len(base) > 200 or "\0" in base:
-        raise InputError(f"{file} has {_shown(base)} as its base, which is the name of no recipe.")
+        raise InputError(f"{file} has {shown(base)} as its base, which is the name of no recipe.")
     beside = (file.parent / base).with_suffix(".yaml")
     return beside if beside.is_file() else find(base)
 
@@ -144,73 +141,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CorruptFileError(f"{path} is no recipe: it holds {type(content).__name__}, not settings by name.")
     return content
-
-
-def parse_setting(text: str, where: str) -> Any:
-    """Parse YAML of bounded size and depth, without aliases and without `${…}`, which OmegaConf would resolve.
-
-    Interpolations could copy environment variables or files into the model card, aliases a few bytes into billions of
-    settings. `where` begins the sentence of an error.
-    """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    if len(text) > LARGEST_FILE:
-        raise InputError(f"{where} has {len(text)} characters, and {LARGEST_FILE} are the most.")
-    try:
-        _check_events(text)
-        # The public way to OmegaConf's dialect of YAML, in which 1e-4 is a number.
-        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"x={text}"]))["x"]  # type: ignore[call-overload,index]
-        _check_numbers(parsed)
-    except InputError as error:
-        raise InputError(f"{where} {error}") from error
-    except (YAMLError, OmegaConfBaseException, ValueError, TypeError, OverflowError) as error:
-        raise CorruptFileError(f"{where} cannot be read as YAML: {str(error).splitlines()[0]}.") from error
-    return parsed
-
-
-def _check_events(text: str) -> None:
-    """Refuse what must not be resolved or expanded, before anything is built from it."""
-    import yaml
-
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        elif isinstance(event, yaml.AliasEvent):
-            raise InputError(f"has the alias *{event.anchor[:40]}: write the settings out.")
-        elif isinstance(event, yaml.ScalarEvent):
-            if "${" in event.value or event.value == "???":  # the latter is OmegaConf's mark of a missing value
-                raise InputError(f"has the interpolation {_shown(event.value)}: write the value itself.")
-            if len(event.value) > LONGEST_VALUE:
-                raise InputError(f"has a value of {len(event.value)} characters, and {LONGEST_VALUE} are the most.")
-        if getattr(event, "tag", None) is not None:
-            raise InputError(f"has the YAML tag {_shown(event.tag)}: leave it out.")
-        if depth > DEEPEST:
-            raise InputError(f"has more than {DEEPEST} sections or lists inside each other, and no recipe has.")
-
-
-def _check_numbers(value: Any) -> None:
-    """Refuse numbers that no setting can hold; keys are checked as values are."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check_numbers(key)
-            _check_numbers(item)
-    elif isinstance(value, list):
-        for item in value:
-            _check_numbers(item)
-    elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-        raise InputError(f"has a number of {value.bit_length()} bits, and 63 are the most.")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"has the number {value}, and settings are finite.")
-
-
-def _shown(value: object) -> str:
-    text = repr(value if not isinstance(value, str) else value[:200])
-    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -235,14 +165,14 @@ def _nest(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _check_key(key: str, value: Any, where: str) -> None:
     """One sentence for a key that no recipe has, or that needs a value."""
-    wanted = _type_of(key)
+    wanted = _type_of(key) if len(key) <= LONGEST_KEY else None
     if wanted is None:
-        raise InputError(f"{where} sets {key!r}, which no recipe has: {_nearest_key(key)}")
+        raise InputError(f"{where} sets {shown(key)}, which no recipe has: {_nearest_key(key)}")
     if value is None and not _allows_none(wanted):
         raise InputError(f"{where} leaves {key} empty, but {_describe(wanted)} is wanted.")
     if dataclasses.is_dataclass(wanted) and not isinstance(value, dict):
-        example = next(known for known in known_keys() if known.startswith(f"{key}."))
-        got = f"{_shown(value)} ({type(value).__name__})"
+        example = f"{key}.{next(iter(typing.get_type_hints(wanted)))}"
+        got = f"{shown(value)} ({type(value).__name__})"
         raise InputError(f"{where} sets {key} to {got}, but it is a section of settings such as {example}.")
 
 
@@ -254,7 +184,7 @@ def _check_type(key: str, value: Any, where: str) -> None:
     try:
         OmegaConf.to_object(OmegaConf.merge(_schema(), _nest({key: value})))
     except (OmegaConfBaseException, ValueError, TypeError) as error:
-        got = f"{_shown(value)} ({type(value).__name__})"
+        got = f"{shown(value)} ({type(value).__name__})"
         raise InputError(f"{where} sets {key} to {got}, but {_describe(_type_of(key))} is wanted.") from error
 
 
@@ -301,6 +231,7 @@ def known_keys(kind: Any = Recipe, prefix: str = "") -> list[str]:
 
 def _nearest_key(key: str) -> str:
     """Nearest by the whole dotted name, and above all by its last word: `epochs` means schedule.epochs."""
+    key = key[:LONGEST_KEY]  # the comparison takes time in proportion to its square
     last = key.rsplit(".", 1)[-1]
 
     def likeness(candidate: str) -> float:

@@ -245,6 +245,8 @@ def check(recipe: Recipe) -> Recipe:
     ):
         if value not in known:
             raise InputError(f"{key} is {value!r}; it is one of {', '.join(known)}.")
+    if recipe.seed < 0:
+        raise InputError(f"seed is {recipe.seed}; it is 0 or larger.")
     for key, number in (
         ("data.batch_size", data.batch_size),
         ("data.crops_per_image", data.crops_per_image),
