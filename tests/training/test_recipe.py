@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from finola.errors import InputError
 from finola.training.reading import known_keys, list_recipes, load_recipe, save_recipe, settings_of
 from finola.training.recipe import seconds
 
@@ -126,3 +127,94 @@ def test_every_setting_has_one_dotted_name() -> None:
 
 def test_durations() -> None:
     assert [seconds(text) for text in ("45s", "30m", "1h30m", "2d")] == [45, 1800, 5400, 172800]
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'.replace('a0', 'a')] * 9)}]\n" for n in range(9)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "about: ${oc.env:FINOLA_TOKEN}",
+        'about: "$\\x7boc.env:FINOLA_TOKEN}"',
+        "about: >-\n  a\n  ${oc.env:FINOLA_TOKEN}",
+        "optimiser: {groups: {'${oc.env:FINOLA_TOKEN}': {rate: 1}}}",
+        "model: {frozen: ['${about}']}",
+        "about: ${seed}",
+        "about: ???",
+        "about: &a b\nname: *a",
+        BOMB,
+        "x: " + "[" * 100_000,
+        "- " * 100_000,
+        "{" * 100_000,
+        "? " * 100_000,
+        "seed: " + "9" * 5000,
+        "seed: " + "9" * 40,
+        "seed: 1" + ":59" * 1000,
+        "seed: .inf",
+        "optimiser: {rate: .nan}",
+        "optimiser: {groups: {mine: 3}}",
+        "about: !!binary aGVsbG8=",
+        "about: !!python/object/apply:pathlib.Path [x]",
+        'about: "\\ud800"',
+        "null: 3",
+        "? [a, b]\n: 3",
+        "base: .",
+        "base: [1]",
+        "seed: 1\nseed: 2",
+        "seed: 2001-01-01",
+        "a" * 5000 + ": 1",
+        "classes: [" + "x, " * 40_000 + "]",
+        "about: " + "x" * 2**20,
+    ],
+    ids=range(31),
+)
+def test_recipes_from_elsewhere_are_bounded_and_resolve_nothing(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINOLA_TOKEN", "hf-secret")
+    base = "" if text.startswith(("base", "x", "-", "{", "?")) else "base: smoke\n"
+    (tmp_path / "theirs.yaml").write_text(base + text)
+    with pytest.raises(InputError) as raised:
+        load_recipe(tmp_path / "theirs.yaml")
+    sentence = str(raised.value)
+    assert "\n" not in sentence and "hf-secret" not in sentence and len(sentence) < 1000
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "about=${oc.env:FINOLA_TOKEN}",
+        "optimiser.groups.${oc.env:FINOLA_TOKEN}.rate=1",
+        "seed=[[[",
+        "seed=" + "[" * 100_000,
+        "seed={",
+        "seed=" + "9" * 5000,
+        "seed=" + "9" * 40,
+        "optimiser.rate=1" + "0" * 400,
+        "optimiser.rate=1e999",
+        "seed=-1",
+        "classes=&a [*a]",
+        "about=!!binary aGVsbG8=",
+        "seed=\0",
+        "about=" + "x" * 10_000,
+        "x" * 5000 + "=1",
+        "optimiser.groups.mine=3",
+        "trainer.max_time=" + "9" * 400 + "d",
+    ],
+    ids=range(17),
+)
+def test_overrides_are_bounded_and_resolve_nothing(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINOLA_TOKEN", "hf-secret")
+    with pytest.raises(InputError) as raised:
+        load_recipe("smoke", [override])
+    sentence = str(raised.value)
+    assert "\n" not in sentence and "hf-secret" not in sentence and len(sentence) < 1000
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"about: \xff\xfe")
+    with pytest.raises(InputError, match=r"binary\.yaml"):
+        load_recipe(tmp_path / "binary.yaml")

@@ -149,12 +149,11 @@ def _measure(
 
 def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespace) -> dict[str, Any]:
     """Everything that a comparison says, ready for JSON."""
-    import os
-
     import PIL
     import torch
 
     from finola.compare.tables import curves, deltas, quoted, summarise
+    from finola.data import available_cores
 
     methods = summarise(rows, words)
     found = curves(methods)
@@ -162,7 +161,7 @@ def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespac
         "data": " ".join(Path(word).name if "/" in word else word for word in args.data),
         "split": args.split,
         "images": max(method["images"] for method in methods),
-        "processes": args.workers or len(os.sched_getaffinity(0)),
+        "processes": args.workers or available_cores(),
         "threads_per_process": 1,
         "versions": {"Pillow": PIL.__version__, "torch": torch.__version__},
         "methods": methods,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from finola.baselines import Peer
 from finola.compare.peers import build_peer, identity
-from finola.data import PhotoDataset, Whole, open_data
+from finola.data import PhotoDataset, Whole, available_cores, open_data
 from finola.images import is_photo, photo_name, read_photo
 from finola.metrics import figures
 
@@ -143,7 +142,7 @@ def _by_processes(
     work: Work, wanted: dict[int, list[str]], workers: int | None
 ) -> Iterator[tuple[int, list[str], list[Row]]]:
     """Each photo in one process of one thread: classical transforms and file formats use no more."""
-    count = min(workers or len(os.sched_getaffinity(0)), max(1, len(wanted)))
+    count = min(workers or available_cores(), max(1, len(wanted)))
     if count == 1:
         _prepare(work, threads=None)
         for index, missing in wanted.items():

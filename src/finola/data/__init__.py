@@ -1,7 +1,7 @@
 """Photos from folders, parquet, tar shards and COCO, in an order and cropped as (seed, epoch, index) alone decide."""
 
 from finola.data.dataset import PhotoDataset
-from finola.data.loader import Batch, Loader, make_loader
+from finola.data.loader import Batch, Loader, available_cores, make_loader
 from finola.data.opening import open_data
 from finola.data.order import EpochSampler
 from finola.data.transforms import CentreCrop, RandomCrop, RandomResizedCrop, Transform, Whole
@@ -16,6 +16,7 @@ __all__ = [
     "RandomResizedCrop",
     "Transform",
     "Whole",
+    "available_cores",
     "make_loader",
     "open_data",
 ]

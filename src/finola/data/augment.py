@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finola.errors import InputError
+
 Augment = Callable[[Tensor], Tensor]  # uint8 (3, H, W) → uint8 (3, H, W)
 
 
@@ -24,7 +26,7 @@ def build_augment(name: str) -> Augment:
         return _moco()
     if name.startswith("rand-m"):
         return _randaug(name)
-    raise ValueError(f"data.augment is {name!r}; it is moco, or a RandAug such as rand-m9-mstd0.5.")
+    raise InputError(f"data.augment is {name!r}; it is moco, or a RandAug such as rand-m9-mstd0.5.")
 
 
 def _randaug(name: str) -> Augment:
@@ -34,8 +36,8 @@ def _randaug(name: str) -> Augment:
 
     try:
         change = rand_augment_transform(name, {})
-    except (AssertionError, ValueError) as error:
-        raise ValueError(f"data.augment is {name!r}, which timm's RandAug does not know.") from error
+    except (AssertionError, ValueError, LookupError, OverflowError) as error:
+        raise InputError(f"data.augment is {name!r}, which timm's RandAug does not know.") from error
     return lambda image: pixels(change(to_pillow(image)))
 
 

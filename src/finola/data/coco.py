@@ -1,54 +1,105 @@
 """COCO folders: photos in `train2017/` and `val2017/`, their objects in `annotations/instances_*.json`."""
 
-import json
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 
+from finola.data.checks import check_name, read_json, shorten
+from finola.data.segmentation import check_segmentation, is_number
 from finola.data.sources import Source, choose_parts, part_of, split_by_name
+from finola.errors import CorruptFileError, InputError
 from finola.images import open_photo
+
+LARGEST_SIDE = 2**16
+MOST_PIXELS = 2**28
+LARGEST_ID = 2**63 - 1
+
+
+class _Photo(NamedTuple):
+    id: int
+    name: str
+    size: tuple[int, int]  # height, width
+    objects: list["_Object"]
+
+
+class _Object(NamedTuple):
+    box: list[float]  # left, top, width, height
+    category: int
+    area: float
+    crowd: bool
+    segmentation: list[Any] | dict[str, Any]
 
 
 class CocoSource(Source):
-    """The photos that COCO annotation files list; `categories` has COCO's own numbers (1 … 90, with gaps)."""
+    """The photos that COCO annotation files list; `categories` has COCO's own numbers (1 … 90, with gaps).
+
+    The files are checked when they are opened: ids, types, sizes and boxes. Names of photos cannot lead out of `root`.
+    Polygons and run lengths are checked by `target`, photo by photo.
+    """
 
     def __init__(self, root: Path, annotations: list[Path]) -> None:
         self.where, self.classes = str(root), {}
-        self.categories = {}
+        self.categories: dict[int, str] = {}
         self._root = root
-        self._photos: list[dict[str, Any]] = []
-        self._names: list[str] = []
-        self._objects: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self._photos: list[_Photo] = []
+        self._by_id: dict[int, _Photo] = {}
         for file in annotations:
+            content = read_json(file)
             try:
-                content = json.loads(file.read_text(encoding="utf-8"))
-                folder = _folder(root, file.stem.removeprefix("instances_"), content["images"])
-                self._photos += content["images"]
-                self._names += [f"{folder}{photo['file_name']}" for photo in content["images"]]
-                self.categories = {**self.categories, **{entry["id"]: entry["name"] for entry in content["categories"]}}
-                for entry in content["annotations"]:
-                    _left, _top, _width, _height = entry["bbox"]
-                    if entry["category_id"] not in self.categories:
-                        raise ValueError(
-                            f"an object of category {entry['category_id']}, which its categories do not have,"
-                        )
-                    self._objects[entry["image_id"]].append(entry)
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{file} is not a COCO annotation file: {error!r} went wrong in it.") from error
+                self._add_categories(_entries(content, "categories"))
+                self._add_photos(_entries(content, "images"), file.stem.removeprefix("instances_"))
+                self._add_objects(_entries(content, "annotations"))
+            except InputError as error:
+                raise CorruptFileError(f"{file} is not a COCO annotation file: {error}") from error
         if not self._photos:
-            raise ValueError(f"{root} lists no photos in {', '.join(file.name for file in annotations)}.")
+            raise InputError(f"{root} lists no photos in {', '.join(file.name for file in annotations)}.")
+
+    def _add_categories(self, entries: list[dict[str, Any]]) -> None:
+        for number, entry in enumerate(entries):
+            where = f"categories[{number}]"
+            key, name = _integer(entry, "id", where), _text(entry, "name", where)
+            if self.categories.setdefault(key, name) != name:
+                raise CorruptFileError(f"{where} gives id {key} to {name!r}, and {self.categories[key]!r} has it.")
+
+    def _add_photos(self, entries: list[dict[str, Any]], part: str) -> None:
+        names = [check_name(_text(entry, "file_name", f"images[{number}]")) for number, entry in enumerate(entries)]
+        folder = _folder(self._root, part, names)
+        for number, (entry, name) in enumerate(zip(entries, names, strict=True)):
+            where = f"images[{number}]"
+            size = (_integer(entry, "height", where, 1, LARGEST_SIDE), _integer(entry, "width", where, 1, LARGEST_SIDE))
+            if size[0] * size[1] > MOST_PIXELS:
+                raise CorruptFileError(f"{where} has {size[1]}x{size[0]} pixels; {MOST_PIXELS} in all are possible.")
+            photo = _Photo(_integer(entry, "id", where), folder + name, size, [])
+            if photo.id in self._by_id:
+                raise CorruptFileError(f"{where} has id {photo.id}, as {self._by_id[photo.id].name} has.")
+            self._by_id[photo.id] = photo
+            self._photos.append(photo)
+
+    def _add_objects(self, entries: list[dict[str, Any]]) -> None:
+        """Sort objects to their photos; those of photos that no file lists are left out, as pycocotools does."""
+        seen: set[int] = set()
+        for number, entry in enumerate(entries):
+            where = f"annotations[{number}]"
+            if "id" in entry:
+                key = _integer(entry, "id", where)
+                if key in seen:
+                    raise CorruptFileError(f"{where} has id {key}, as an annotation before it.")
+                seen.add(key)
+            photo = self._by_id.get(_integer(entry, "image_id", where))
+            found = _object(entry, where, self.categories, photo.size if photo else None)
+            if photo:
+                photo.objects.append(found)
 
     def __len__(self) -> int:
         return len(self._photos)
 
     def name(self, index: int) -> str:
-        return self._names[index]
+        return self._photos[index].name
 
     def open(self, index: int) -> Image.Image:
-        return open_photo(self._root / self._names[index])
+        return open_photo(self._root / self.name(index))
 
     def target(self, index: int) -> dict[str, Any]:
         """The photo's K objects, in pixels of the photo as stored.
@@ -57,28 +108,76 @@ class CocoSource(Source):
         category numbers, `area` (K,), `crowd` (K,) bool, `segmentation` K polygons or run lengths as COCO writes them.
         """
         photo = self._photos[index]
-        objects = self._objects.get(photo["id"], [])
-        boxes = torch.tensor([entry["bbox"] for entry in objects], dtype=torch.float32).reshape(-1, 4)
+        try:
+            for found in photo.objects:
+                check_segmentation(found.segmentation, photo.size)
+        except InputError as error:
+            raise CorruptFileError(f"The annotations of {photo.name} are invalid: {error}") from error
+        boxes = torch.tensor([found.box for found in photo.objects], dtype=torch.float32).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         return {
-            "image_id": photo["id"],
-            "size": (photo["height"], photo["width"]),
+            "image_id": photo.id,
+            "size": photo.size,
             "boxes": boxes,
-            "categories": torch.tensor([entry["category_id"] for entry in objects], dtype=torch.int64),
-            "area": torch.tensor([entry.get("area", _area(entry)) for entry in objects], dtype=torch.float32),
-            "crowd": torch.tensor([bool(entry.get("iscrowd", 0)) for entry in objects], dtype=torch.bool),
-            "segmentation": [entry.get("segmentation", []) for entry in objects],
+            "categories": torch.tensor([found.category for found in photo.objects], dtype=torch.int64),
+            "area": torch.tensor([found.area for found in photo.objects], dtype=torch.float32),
+            "crowd": torch.tensor([found.crowd for found in photo.objects], dtype=torch.bool),
+            "segmentation": [found.segmentation for found in photo.objects],
         }
 
 
-def _area(entry: dict[str, Any]) -> float:
-    return float(entry["bbox"][2] * entry["bbox"][3])
+def _entries(content: Any, key: str) -> list[dict[str, Any]]:
+    entries = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise CorruptFileError(f"it has no list of objects named {key!r}.")
+    return entries
 
 
-def _folder(root: Path, part: str, photos: list[dict[str, Any]]) -> str:
+def _integer(entry: dict[str, Any], key: str, where: str, low: int = -LARGEST_ID, high: int = LARGEST_ID) -> int:
+    value = entry.get(key)
+    if type(value) is not int or not low <= value <= high:
+        raise CorruptFileError(f"{where} has {_found(entry, key)}, and a whole number from {low} to {high} is needed.")
+    return value
+
+
+def _text(entry: dict[str, Any], key: str, where: str) -> str:
+    value = entry.get(key)
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+        raise CorruptFileError(f"{where} has {_found(entry, key)}, and text is needed.")
+    return value
+
+
+def _found(entry: dict[str, Any], key: str) -> str:
+    return f"{key} {shorten(entry[key])}" if key in entry else f"no {key}"
+
+
+def _object(entry: dict[str, Any], where: str, categories: dict[int, str], size: tuple[int, int] | None) -> _Object:
+    category = _integer(entry, "category_id", where)
+    if category not in categories:
+        raise CorruptFileError(f"{where} is an object of category {category}, which its categories do not have.")
+    box = entry.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(is_number(value) for value in box):
+        raise CorruptFileError(f"{where} has {_found(entry, 'bbox')}, and left, top, width, height are needed.")
+    for start, length, side in zip(box[:2], box[2:], reversed(size or (LARGEST_SIDE,) * 2), strict=True):
+        # Boxes may stick out of their photo, by as much as the photo itself; comparisons with NaN are false.
+        if not (0 <= length <= 3 * side and -side <= start <= 2 * side and start + length <= 2 * side):
+            raise CorruptFileError(f"{where} has bbox {shorten(box)}, which does not fit its photo.")
+    area = entry.get("area", box[2] * box[3])
+    if not is_number(area) or not 0 <= area <= 9 * MOST_PIXELS:
+        raise CorruptFileError(f"{where} has area {shorten(area)}, and a number of pixels is needed.")
+    crowd = entry.get("iscrowd", 0)
+    if crowd not in (0, 1):
+        raise CorruptFileError(f"{where} has iscrowd {shorten(crowd)}, and 0 or 1 is needed.")
+    segmentation = entry.get("segmentation") or []
+    if not isinstance(segmentation, list | dict):
+        raise CorruptFileError(f"{where} has segmentation {shorten(segmentation)}, and polygons are needed.")
+    return _Object(box, category, area, bool(crowd), segmentation)
+
+
+def _folder(root: Path, part: str, names: list[str]) -> str:
     """Where the photos of an annotation file lie: in the folder of its part, below `images`, or in either at large."""
     places = (f"{part}/", f"images/{part}/", "images/", "")
-    return next((place for place in places if photos and (root / place / photos[0]["file_name"]).exists()), places[0])
+    return next((place for place in places if names and (root / place / names[0]).exists()), places[0])
 
 
 def annotation_files(root: Path) -> dict[str, Path]:

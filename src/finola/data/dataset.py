@@ -11,6 +11,7 @@ from finola.data.augment import build_augment, seeded
 from finola.data.order import generator
 from finola.data.sources import Source
 from finola.data.transforms import Transform, Whole, draw
+from finola.errors import InputError
 from finola.images import shown_size
 
 
@@ -46,7 +47,7 @@ class PhotoDataset(Dataset[Item]):
         augment: str | None = None,
     ) -> None:
         if crops_per_image < 1:
-            raise ValueError(f"crops_per_image is 1 or more, not {crops_per_image}.")
+            raise InputError(f"crops_per_image is 1 or more, not {crops_per_image}.")
         self.source, self.transform = source, transform or Whole()
         self.seed, self.crops_per_image = seed, crops_per_image
         self.augment = build_augment(augment) if augment else None
@@ -94,7 +95,7 @@ class PhotoDataset(Dataset[Item]):
                     self._unreadable[number] = str(error)
                     random = generator(self.seed, epoch, index)
             skipped[number] = self._unreadable[number]
-        raise ValueError(f"None of the {len(self)} photos in {self.source.where} can be read: {skipped[index]}")
+        raise InputError(f"None of the {len(self)} photos in {self.source.where} can be read: {skipped[index]}")
 
     def item(self, number: int, random: np.random.Generator, replaced: bool, skipped: dict[int, str]) -> Item:
         """Photo `number` as an item; ValueError or OSError where it cannot be one."""
@@ -143,10 +144,14 @@ class PhotoDataset(Dataset[Item]):
         self._unreadable.update(skipped)
 
     def report(self, limit: int = 10) -> str:
-        """One sentence with the count, then the reasons, `limit` of them; empty when all could be read so far."""
+        """What could not be read so far: how many photos, then `limit` reasons; empty when all could be read."""
         reasons = [*self.source.problems, *(reason for _, reason in self.unreadable)]
         if not reasons:
             return ""
-        count = f"{len(self._unreadable)} of {len(self)} photos in {self.source.where} could not be read"
-        more = f" And {len(reasons) - limit} more." if len(reasons) > limit else ""
-        return f"{count}, and the next readable one stood in for each. {' '.join(reasons[:limit])}{more}"
+        skipped = (
+            f"{len(self._unreadable)} of {len(self)} photos in {self.source.where} could not be read, and the next "
+        )
+        parts = [skipped + "readable one stood in for each."] if self._unreadable else []
+        parts += reasons[:limit]
+        parts += [f"And {len(reasons) - limit} more."] if len(reasons) > limit else []
+        return " ".join(parts)

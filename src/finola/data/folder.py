@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from finola.data.sources import Source, choose_parts, part_of, split_by_name
+from finola.errors import InputError, MissingFileError
 from finola.images import is_photo, open_photo, photos_below
 
 
@@ -16,7 +17,7 @@ class FolderSource(Source):
 
     def __init__(self, root: Path, names: Sequence[str], labels: Sequence[int], classes: dict[int, str]) -> None:
         if not names:
-            raise FileNotFoundError(f"{root} holds no photos; give a folder with JPEG, PNG or WebP files.")
+            raise MissingFileError(f"{root} holds no photos; give a folder with JPEG, PNG or WebP files.")
         self.where, self.classes = str(root), classes
         self._root = root
         # Arrays instead of lists of objects: forked workers then share their memory for good.
@@ -74,4 +75,15 @@ def subfolders(root: Path) -> list[Path]:
 def _classes(tops: Sequence[Path]) -> dict[int, str]:
     if any(is_photo(path.name) and path.is_file() for top in tops for path in top.iterdir()):
         return {}
+    for top in tops:
+        _check_links(top)
     return dict(enumerate(sorted({folder.name for top in tops for folder in subfolders(top)})))
+
+
+def _check_links(top: Path) -> None:
+    """Refuse class folders that are links to one folder: its photos would belong to both classes, and be read once."""
+    found: dict[str, str] = {os.path.realpath(top): top.name}
+    for folder in subfolders(top):
+        same = found.setdefault(os.path.realpath(folder), folder.name)
+        if same != folder.name:
+            raise InputError(f"The class folder {folder} is a link to the folder of {same}; remove one of the two.")

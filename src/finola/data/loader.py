@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from finola.data.dataset import Item, PhotoDataset
 from finola.data.order import EpochSampler
+from finola.errors import InputError
 
 MOST_WORKERS = 12
 SMALL = 256
@@ -42,7 +43,7 @@ class Loader(DataLoader[Item]):
         self.sampler.position = self.sampler.start
         for batch, skipped in super().__iter__():
             if isinstance(batch, str):
-                raise ValueError(batch)
+                raise InputError(batch)
             self.dataset.note_unreadable(skipped)
             self.sampler.position += 1
             yield batch._replace(images=batch.images.float().div_(255)) if self.floats else batch
@@ -83,7 +84,7 @@ def make_loader(
     """
     photos, left_over = divmod(batch_size, dataset.crops_per_image)
     if left_over or not photos:
-        raise ValueError(f"A batch of {batch_size} images cannot be made of {dataset.crops_per_image} crops per photo.")
+        raise InputError(f"A batch of {batch_size} images cannot be made of {dataset.crops_per_image} crops per photo.")
     sampler = EpochSampler(
         *(len(dataset), photos),
         seed=dataset.seed,
@@ -95,7 +96,7 @@ def make_loader(
     )
     if sampler.drop_last and len(sampler) == 0:
         has = f"{dataset.source.where} has {len(dataset)} photos"
-        raise ValueError(f"{has}, fewer than the {photos * sampler.world} of one step; take a smaller batch.")
+        raise InputError(f"{has}, fewer than the {photos * sampler.world} of one step; take a smaller batch.")
     dataset[0, 0]  # an entirely unreadable set is an error here, not inside a worker
     count = choose_workers(dataset) if workers == "auto" else workers
     loader = Loader(
@@ -119,7 +120,7 @@ def choose_workers(dataset: PhotoDataset) -> int:
     if dataset.source.decoded or len(dataset) < SMALL:
         return 0
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return min(max(_cores() // processes - 1, 0), MOST_WORKERS)
+    return min(max(available_cores() // processes - 1, 0), MOST_WORKERS)
 
 
 def collate(items: Sequence[Item]) -> tuple[Batch | str, dict[int, str]]:
@@ -140,5 +141,6 @@ def collate(items: Sequence[Item]) -> tuple[Batch | str, dict[int, str]]:
     return Batch(torch.cat([item.images for item in items]), labels, indices, replaced), skipped
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """CPU cores that this process may use: its affinity where the system has one (Linux), else all of the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,6 +13,7 @@ from torch import Tensor
 from finola.data.dataset import PhotoDataset
 from finola.data.sources import Source
 from finola.data.transforms import Size, Transform, View, draw
+from finola.errors import InputError
 from finola.images import shown_size
 
 MULTIPLE = 32
@@ -154,13 +155,13 @@ class ObjectDataset(PhotoDataset):
     ) -> None:
         super().__init__(source, transform, seed=seed)
         if not source.categories:
-            raise ValueError(f"{source.where} has no annotations of objects; a COCO folder has.")
+            raise InputError(f"{source.where} has no annotations of objects; a COCO folder has.")
         self.names = class_names(source) if classes is None else list(classes)
         number = {name: label for label, name in enumerate(self.names)}
         self.label_of = {category: number.get(name, -1) for category, name in source.categories.items()}
         self.masks = masks
         if masks and not any(any(self.source.target(index)["segmentation"]) for index in range(len(source))):
-            raise ValueError(f"{source.where} has boxes but no masks; a segmenter needs masks, a detector does not.")
+            raise InputError(f"{source.where} has boxes but no masks; a segmenter needs masks, a detector does not.")
 
     @property
     def categories(self) -> list[int]:
@@ -187,7 +188,7 @@ class ObjectDataset(PhotoDataset):
         size = shown_size(photo, name)
         if size != tuple(given["size"]):
             shown, told = ("×".join(map(str, sides)) for sides in (size, given["size"]))
-            raise ValueError(f"{name} is {shown} pixels (height × width), but its annotations say {told}.")
+            raise InputError(f"{name} is {shown} pixels (height × width), but its annotations say {told}.")
         view = self.transform.view(size, random)
         return ObjectItem(draw(photo, [view], name)[0], self._seen(given, view), number, replaced, skipped)
 

@@ -6,6 +6,8 @@ import numpy as np
 import torch.distributed
 from torch.utils.data import Sampler
 
+from finola.errors import InputError
+
 WINDOW = 4
 """Blocks whose photos are shuffled together where a source must be read by blocks."""
 
@@ -15,7 +17,7 @@ _AUGMENTATION, _ORDER = 0, 1
 def generator(seed: int, epoch: int, index: int, stream: int = _AUGMENTATION) -> np.random.Generator:
     """A random generator of its own for every (seed, epoch, index), by a counter-based cipher (Philox)."""
     if seed < 0:
-        raise ValueError(f"A seed is 0 or larger, not {seed}.")
+        raise InputError(f"A seed is 0 or larger, not {seed}.")
     key = np.array([seed, epoch], dtype=np.uint64)
     counter = np.array([0, 0, index, stream], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
@@ -56,7 +58,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
         world: int | None = None,
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"A batch holds at least one photo, not {batch_size}.")
+            raise InputError(f"A batch holds at least one photo, not {batch_size}.")
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.shuffle, self.drop_last, self.blocks = shuffle, drop_last, blocks
         self._rank, self._world = rank, world
@@ -91,7 +93,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
     def set_start(self, step: int) -> None:
         """Let the next pass begin at this step of the epoch, as if the earlier batches had been taken."""
         if step < 0:
-            raise ValueError(f"A pass begins at step 0 or later, not at {step}.")
+            raise InputError(f"A pass begins at step 0 or later, not at {step}.")
         self.start = self.position = step
 
     def state_dict(self) -> dict[str, int]:

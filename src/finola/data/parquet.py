@@ -1,15 +1,17 @@
 """Photos as rows of parquet files: encoded bytes in one column, perhaps a label and its name in others."""
 
-import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from finola.data.checks import first_line, parse_json, shorten
 from finola.data.sources import Source
+from finola.errors import CorruptFileError, InputError
 from finola.images import open_photo
 
 IN_MEMORY = 2**30
@@ -18,33 +20,40 @@ IN_MEMORY = 2**30
 CACHED_GROUPS = 8
 IMAGE_COLUMNS = ("image", "img", "photo", "jpg", "jpeg", "png", "bytes")
 LABEL_COLUMNS = ("label", "labels", "cls")
+MOST_ROWS = 2**20
+"""Rows that any file may declare; a larger file may declare as many as it has bytes."""
+LARGEST_EXPANSION = 2**30, 100
+"""A row group may declare so many bytes of photos, or so many times the bytes that it takes in the file."""
 
 
 class ParquetSource(Source):
-    """The rows of parquet files: `image` is bytes or, as Hugging Face writes it, a struct with `bytes`."""
+    """The rows of parquet files: `image` is bytes or, as Hugging Face writes it, a struct with `bytes`.
+
+    Paths in a file are never opened: a row without bytes is unreadable.
+    """
 
     def __init__(self, files: Sequence[Path], where: str) -> None:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import parquet
 
         self.where = where
         self._files = [str(file) for file in files]
+        self._columns: list[str] = []  # of images, by file
         groups: list[tuple[int, int, int]] = []  # file, row group in it, rows
         labels: list[np.ndarray] = []
         size = 0
         self.classes = {}
         for number, file in enumerate(self._files):
-            try:
-                with parquet.ParquetFile(file) as table:
-                    self._image, label = _columns(table.schema_arrow, file)
-                    size += Path(file).stat().st_size
-                    rows = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-                    groups += [(number, group, count) for group, count in enumerate(rows)]
-                    labels.append(_labels(table, label))
-                    self.classes |= _class_names(table, label, labels[-1])
-            except ArrowInvalid as error:
-                raise ValueError(f"{file} cannot be read as parquet: {str(error).splitlines()[0]}.") from error
-        if not groups:
-            raise ValueError(f"{where} has no rows in its {len(self._files)} parquet files.")
+            bytes_of_file = Path(file).stat().st_size
+            size += bytes_of_file
+            with _reading(file), parquet.ParquetFile(file) as table:
+                image, label = _choose_columns(table.schema_arrow)
+                self._columns.append(image)
+                rows = _count_rows(table.metadata, image, bytes_of_file)
+                groups += [(number, group, count) for group, count in enumerate(rows)]
+                labels.append(_labels(table, label, sum(rows)))
+                self.classes |= _class_names(table, label, labels[-1])
+        if not any(count for _, _, count in groups):
+            raise InputError(f"{where} has no rows in its {len(self._files)} parquet files.")
         self._groups = np.array(groups)
         self._starts = np.concatenate([[0], np.cumsum(self._groups[:, 2])])
         self._labels = np.concatenate(labels)
@@ -63,10 +72,11 @@ class ParquetSource(Source):
 
     def open(self, index: int) -> Image.Image:
         group, row = self._locate(index)
-        value = self._read(group)[row].as_py()
+        with _reading(self.name(index)):
+            value = self._read(group)[row].as_py()
         data = value.get("bytes") if isinstance(value, dict) else value
         if not data:
-            raise ValueError(f"{self.name(index)} cannot be read as a photo: it holds no bytes.")
+            raise CorruptFileError(f"{self.name(index)} cannot be read as a photo: it holds no bytes.")
         return open_photo(data, self.name(index))
 
     def label(self, index: int) -> int:
@@ -81,10 +91,13 @@ class ParquetSource(Source):
         from pyarrow import parquet
 
         if group not in self._cache:
-            file, number, _ = self._groups[group]
+            file, number, count = (int(value) for value in self._groups[group])
+            column = self._columns[file]
             with parquet.ParquetFile(self._files[file]) as table:
-                rows = table.read_row_group(int(number), columns=[self._image], use_threads=False)
-            self._cache[group] = rows[self._image]
+                rows = table.read_row_group(number, columns=[column], use_threads=False)[column]
+            if len(rows) != count:
+                raise CorruptFileError(f"its row group {number} declares {count} rows and has {len(rows)}")
+            self._cache[group] = rows
             if not self._in_memory and len(self._cache) > CACHED_GROUPS:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(group)
@@ -94,27 +107,118 @@ class ParquetSource(Source):
         return self.__dict__ | {"_cache": OrderedDict()}
 
 
-def _columns(schema: Any, file: str) -> tuple[str, str | None]:
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn whatever pyarrow raises at a damaged file, and our own checks, into one sentence with `name`."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError) as error:
+        raise CorruptFileError(f"{name} cannot be read as parquet: {first_line(error)}.") from error
+
+
+def _choose_columns(schema: Any) -> tuple[str, str | None]:
+    """The column of image bytes and that of labels, if there is one."""
+    from pyarrow import types
+
+    known = [name for name in (*IMAGE_COLUMNS, *LABEL_COLUMNS, "name") if schema.names.count(name) > 1]
+    if known:
+        raise InputError(f"it has {schema.names.count(known[0])} columns named {known[0]!r}")
     image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
     if image is None:
-        raise ValueError(f"{file} has no column of image bytes among {', '.join(schema.names)}; name it 'image'.")
-    return image, next((name for name in LABEL_COLUMNS if name in schema.names), None)
+        names = shorten(", ".join(schema.names), 200)[1:-1]
+        raise InputError(f"it has no column of image bytes among {names}; name it 'image'")
+    kind = schema.field(image).type
+    if types.is_struct(kind):
+        inner = [field.type for field in kind if field.name == "bytes"]
+        is_bytes = len(inner) == 1 and _is_bytes(inner[0])
+    else:
+        is_bytes = _is_bytes(kind)
+    if not is_bytes:
+        raise InputError(
+            f"its column {image!r} has type {shorten(str(kind))} and not bytes of image files, which must lie in the "
+            "file itself: paths are not opened"
+        )
+    label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
+    if label is not None and not types.is_integer(schema.field(label).type):
+        raise InputError(
+            f"its column {label!r} has type {shorten(str(schema.field(label).type))}, and labels are whole numbers; "
+            "convert it, or rename it if it holds no classes"
+        )
+    return image, label
 
 
-def _labels(table: Any, column: str | None) -> np.ndarray:
+def _is_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _count_rows(metadata: Any, image: str, bytes_of_file: int) -> list[int]:
+    """Rows by row group; what a file declares must be possible for its size, since memory is allocated for it."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    rows = [group.num_rows for group in groups]
+    if any(count < 0 for count in rows) or sum(rows) != metadata.num_rows:
+        raise CorruptFileError(f"its row groups have {sum(rows)} rows, and it declares {metadata.num_rows}")
+    if sum(rows) > max(MOST_ROWS, bytes_of_file):
+        raise CorruptFileError(f"it declares {sum(rows)} rows, too many for its {bytes_of_file} bytes")
+    most, times = LARGEST_EXPANSION
+    for group in groups:
+        columns = [group.column(number) for number in range(group.num_columns)]
+        declared = sum(column.total_uncompressed_size for column in columns if column.path_in_schema.startswith(image))
+        if declared > max(most, times * bytes_of_file):
+            raise CorruptFileError(f"it declares {declared} bytes of photos, too many for its {bytes_of_file} bytes")
+    return rows
+
+
+def _labels(table: Any, column: str | None, rows: int) -> np.ndarray:
+    """Labels (rows,), −1 where a row has none."""
+    from pyarrow import int64
+
     if column is None:
-        return np.full(table.metadata.num_rows, -1)
-    return np.asarray(table.read(columns=[column])[column].fill_null(-1).to_numpy(), np.int64)
+        return np.full(rows, -1)
+    labels = table.read(columns=[column], use_threads=False)[column].cast(int64()).fill_null(-1).to_numpy()
+    if len(labels) != rows:
+        raise CorruptFileError(f"its column {column!r} has {len(labels)} of {rows} rows")
+    if rows and labels.min() < -1:
+        raise InputError(f"its column {column!r} has the label {labels.min()}, and −1 (unknown) is the smallest")
+    return np.asarray(labels)
 
 
 def _class_names(table: Any, column: str | None, labels: np.ndarray) -> dict[int, str]:
     """From Hugging Face's own metadata, else from a `name` column, else the numbers themselves."""
-    known = sorted({int(label) for label in labels} - {-1})
-    features = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-    names = features.get("info", {}).get("features", {}).get(column, {}).get("names")
-    if names:
+    known = [int(label) for label in np.unique(labels) if label != -1]
+    metadata = (table.schema_arrow.metadata or {}).get(b"huggingface")
+    names = _hugging_face_names(parse_json(metadata, "its metadata"), column) if metadata and column else None
+    if names is not None:
+        if known and known[-1] >= len(names):
+            raise InputError(f"it has the label {known[-1]}, and its metadata names {len(names)} classes")
         return dict(enumerate(names))
     if known and "name" in table.schema_arrow.names:
-        by_label = dict(zip(labels.tolist(), table.read(columns=["name"])["name"].to_pylist(), strict=True))
-        return {label: by_label[label] or str(label) for label in known}
+        return _name_column(table, labels, known)
     return {label: str(label) for label in known}
+
+
+def _hugging_face_names(features: Any, column: str) -> list[str] | None:
+    """`info.features.COLUMN.names` of Hugging Face's metadata; None where it is not there."""
+    for key in ("info", "features", column, "names"):
+        features = features.get(key) if isinstance(features, dict) else None
+    if not features:
+        return None
+    if not isinstance(features, list) or not all(isinstance(name, str) for name in features):
+        raise CorruptFileError(f"its metadata names its classes {shorten(features)}, and a list of texts is needed")
+    return features
+
+
+def _name_column(table: Any, labels: np.ndarray, known: list[int]) -> dict[int, str]:
+    from pyarrow import types
+
+    kind = table.schema_arrow.field("name").type
+    if not (types.is_string(kind) or types.is_large_string(kind)):
+        raise InputError(f"its column 'name' has type {shorten(str(kind))}, and names of classes are text")
+    names = table.read(columns=["name"], use_threads=False)["name"]
+    if len(names) != len(labels):
+        raise CorruptFileError(f"its column 'name' has {len(names)} of {len(labels)} rows")
+    by_label = dict(zip(labels.tolist(), names.to_pylist(), strict=True))
+    return {label: by_label[label] or str(label) for label in known}

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from finola.errors import InputError
+
 SPLITS = ("train", "val", "test", "all")
 _WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
@@ -47,7 +49,7 @@ class Source(ABC):
 
     def target(self, index: int) -> dict[str, Any]:
         """Its boxes and masks, where the source has such annotations."""
-        raise ValueError(f"{self.where} has no annotations of objects; a COCO folder has.")
+        raise InputError(f"{self.where} has no annotations of objects; a COCO folder has.")
 
 
 class Subset(Source):
@@ -79,7 +81,7 @@ class Subset(Source):
 def evenly(source: Source, count: int | None) -> Source:
     """`count` photos of a source, evenly spread, since photos may lie sorted by class; all where it has no more."""
     if count is not None and count < 1:
-        raise ValueError(f"{count} photos of {source.where} are asked for; take at least one.")
+        raise InputError(f"{count} photos of {source.where} are asked for; take at least one.")
     if count is None or count >= len(source):
         return source
     return Subset(source, np.linspace(0, len(source) - 1, count).round().astype(int))
@@ -93,7 +95,7 @@ def split_by_name(source: Source, split: str) -> Source:
     """
     if split in ("test", "all") or len(source) == 1:
         return source
-    hashes = np.array([zlib.crc32(source.name(index).encode()) for index in range(len(source))])
+    hashes = np.array([zlib.crc32(source.name(index).encode(errors="surrogateescape")) for index in range(len(source))])
     is_val = hashes % 20 == 0
     if is_val.all() or not is_val.any():
         is_val = hashes == hashes.min()
@@ -119,9 +121,9 @@ def choose_parts(available: Collection[str], split: str, where: str) -> tuple[st
     for part in {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}[split]:
         if part in available:
             return (part,)
-    raise ValueError(f"{where} has no {split} part; it has {', '.join(sorted(available))}.")
+    raise InputError(f"{where} has no {split} part; it has {', '.join(sorted(available))}.")
 
 
 def check_split(split: str) -> None:
     if split not in SPLITS:
-        raise ValueError(f"There is no split {split!r}; it is one of {', '.join(SPLITS)}.")
+        raise InputError(f"There is no split {split!r}; it is one of {', '.join(SPLITS)}.")

@@ -11,6 +11,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
+from finola.errors import InputError
 from finola.images import orientation, pixels, to_rgb
 
 Size = tuple[int, int]
@@ -55,7 +56,7 @@ class RandomResizedCrop:
     def __post_init__(self) -> None:
         for name, (low, high) in {"scale": self.scale, "ratio": self.ratio}.items():
             if not 0 < low <= high:
-                raise ValueError(f"RandomResizedCrop's {name} is (low, high) with 0 < low ≤ high, not {(low, high)}.")
+                raise InputError(f"RandomResizedCrop's {name} is (low, high) with 0 < low ≤ high, not {(low, high)}.")
 
     def view(self, size: Size, random: np.random.Generator) -> View:
         height, width = size
@@ -94,7 +95,7 @@ class CentreCrop:
 
     def __post_init__(self) -> None:
         if self.resize is not None and self.resize < max(_pair(self.size)):
-            raise ValueError(f"CentreCrop cannot cut {self.size} out of a short side resized to {self.resize}.")
+            raise InputError(f"CentreCrop cannot cut {self.size} out of a short side resized to {self.resize}.")
 
     def view(self, size: Size, random: np.random.Generator) -> View:
         scale = self.resize / min(size) if self.resize else _scale_to_cover(size, _pair(self.size))

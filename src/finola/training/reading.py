@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -11,11 +12,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
 from finola.files import write_text
 from finola.names import nearest
+from finola.training.parsing import LARGEST_FILE, parse_setting, shown
 from finola.training.recipe import Recipe, check
 
 BUNDLED = Path(__file__).parents[1] / "recipes"
+MOST_SETTINGS = 500
+LONGEST_KEY = 200
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -32,26 +37,28 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     path = find(source)
     settings: dict[str, tuple[Any, str]] = {}
-    for file in reversed(_with_bases(path)):
-        settings |= {key: (value, file.name) for key, value in _leaves(_read(file))}
+    for file, content in reversed(_with_bases(path)):
+        settings |= {key: (value, file.name) for key, value in _leaves(content)}
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
-            raise ValueError(f"{override!r} is no override; write key=value, such as schedule.epochs=20.")
-        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"x={text}"]))["x"]  # type: ignore[call-overload,index]
+            raise InputError(f"{shown(override)} is no override; write key=value, such as schedule.epochs=20.")
+        value = parse_setting(text, f"The override {shown(override)}")
         # A section given whole, as in optimiser.groups={}, replaces what a file said about it.
         settings = {k: v for k, v in settings.items() if not k.startswith(f"{key}.")}
         settings |= {k: (v, "the command line") for k, v in _leaves({key: value})}
     settings.pop("base", None)
+    if len(settings) > MOST_SETTINGS:
+        raise InputError(f"{path} has {len(settings)} settings, and {MOST_SETTINGS} are the most.")
     for key, (value, where) in settings.items():
         _check_key(key, value, where)
     try:
         config = OmegaConf.merge(_schema(), _nest({key: value for key, (value, _) in settings.items()}))
-    except OmegaConfBaseException:
+        recipe = typing.cast(Recipe, OmegaConf.to_object(config))
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
         for key, (value, where) in settings.items():
             _check_type(key, value, where)
-        raise
-    recipe = typing.cast(Recipe, OmegaConf.to_object(config))
+        raise InputError(f"{path} is no recipe: {str(error).splitlines()[0]}.") from error
     recipe.name = recipe.name or name_of(path)
     return check(recipe)
 
@@ -77,14 +84,14 @@ def list_recipes() -> list[str]:
 
 def find(source: str | Path) -> Path:
     """The file of a bundled name or a path."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))  # Path.expanduser raises where a user is not known
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise FileNotFoundError(f"there is no recipe file {path}; check the path, or see finola train --list.")
+            raise MissingFileError(f"there is no recipe file {path}; check the path, or see finola train --list.")
         return path
     bundled = BUNDLED / f"{source}.yaml"
     if not bundled.is_file():
-        raise ValueError(f"there is no recipe {str(source)!r}: {nearest(str(source), list_recipes())}")
+        raise UnknownNameError(f"there is no recipe {shown(source)}: {nearest(str(source), list_recipes())}")
     return bundled
 
 
@@ -100,30 +107,40 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     return dict(_leaves(dataclasses.asdict(recipe)))
 
 
-def _with_bases(path: Path) -> list[Path]:
-    """The file, its base, the base of that, …"""
-    chain = [path]
-    while base := _read(chain[-1]).get("base"):
-        beside = (chain[-1].parent / str(base)).with_suffix(".yaml")
-        found = beside if beside.is_file() else find(str(base))
-        if found in chain:
-            raise ValueError(f"{chain[-1]} has {base} as its base, which is based on it in turn.")
-        chain.append(found)
+def _with_bases(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The file, its base, the base of that, …, each with its settings."""
+    chain = [(path, _read(path))]
+    while base := chain[-1][1].get("base"):
+        last = chain[-1][0]
+        found = _find_base(base, last)
+        if any(found.resolve() == file.resolve() for file, _ in chain):
+            raise InputError(f"{last} has {base} as its base, which is based on it in turn.")
+        chain.append((found, _read(found)))
     return chain
 
 
-def _read(path: Path) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
+def _find_base(base: Any, file: Path) -> Path:
+    """A file beside the one that names it, or a bundled recipe."""
+    if not isinstance(base, str) or not Path(base).name or len(base) > 200 or "\0" in base:
+        raise InputError(f"{file} has {shown(base)} as its base, which is the name of no recipe.")
+    beside = (file.parent / base).with_suffix(".yaml")
+    return beside if beside.is_file() else find(base)
 
+
+def _read(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise CorruptFileError(f"{path} is no recipe: it has {size} bytes, and {LARGEST_FILE} are the most.")
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as YAML: {str(error).splitlines()[0]}.") from error
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"{path} cannot be read as YAML: it is not UTF-8 text.") from error
+    content = parse_setting(text, str(path))
+    if content is None:
+        return {}
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is no recipe: it holds {type(content).__name__}, not settings by name.")
-    return typing.cast(dict[str, Any], content)
+        raise CorruptFileError(f"{path} is no recipe: it holds {type(content).__name__}, not settings by name.")
+    return content
 
 
 def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -148,15 +165,15 @@ def _nest(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _check_key(key: str, value: Any, where: str) -> None:
     """One sentence for a key that no recipe has, or that needs a value."""
-    wanted = _type_of(key)
+    wanted = _type_of(key) if len(key) <= LONGEST_KEY else None
     if wanted is None:
-        raise ValueError(f"{where} sets {key!r}, which no recipe has: {_nearest_key(key)}")
+        raise InputError(f"{where} sets {shown(key)}, which no recipe has: {_nearest_key(key)}")
     if value is None and not _allows_none(wanted):
-        raise ValueError(f"{where} leaves {key} empty, but {_describe(wanted)} is wanted.")
+        raise InputError(f"{where} leaves {key} empty, but {_describe(wanted)} is wanted.")
     if dataclasses.is_dataclass(wanted) and not isinstance(value, dict):
-        example = next(known for known in known_keys() if known.startswith(f"{key}."))
-        got = f"{value!r} ({type(value).__name__})"
-        raise ValueError(f"{where} sets {key} to {got}, but it is a section of settings such as {example}.")
+        example = f"{key}.{next(iter(typing.get_type_hints(wanted)))}"
+        got = f"{shown(value)} ({type(value).__name__})"
+        raise InputError(f"{where} sets {key} to {got}, but it is a section of settings such as {example}.")
 
 
 def _check_type(key: str, value: Any, where: str) -> None:
@@ -165,10 +182,10 @@ def _check_type(key: str, value: Any, where: str) -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        OmegaConf.merge(_schema(), _nest({key: value}))
-    except OmegaConfBaseException as error:
-        got = f"{value!r} ({type(value).__name__})"
-        raise ValueError(f"{where} sets {key} to {got}, but {_describe(_type_of(key))} is wanted.") from error
+        OmegaConf.to_object(OmegaConf.merge(_schema(), _nest({key: value})))
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        got = f"{shown(value)} ({type(value).__name__})"
+        raise InputError(f"{where} sets {key} to {got}, but {_describe(_type_of(key))} is wanted.") from error
 
 
 @cache
@@ -214,6 +231,7 @@ def known_keys(kind: Any = Recipe, prefix: str = "") -> list[str]:
 
 def _nearest_key(key: str) -> str:
     """Nearest by the whole dotted name, and above all by its last word: `epochs` means schedule.epochs."""
+    key = key[:LONGEST_KEY]  # the comparison takes time in proportion to its square
     last = key.rsplit(".", 1)[-1]
 
     def likeness(candidate: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from finola.errors import InputError
 from finola.names import HEADS
 
 CROPS = ("resized", "random", "centre")
@@ -212,28 +213,28 @@ def check(recipe: Recipe) -> Recipe:
     on_encoder = recipe.task in (*ON_ENCODERS, *ON_OBJECTS)
     if not recipe.model.name and not (on_encoder and recipe.model.weights):
         named = "mf-w720" if on_encoder else "waves+conv/256x1@16:64"
-        raise ValueError(f"the recipe has no model.name; add one such as model.name={named}.")
+        raise InputError(f"the recipe has no model.name; add one such as model.name={named}.")
     if recipe.task in ON_ENCODERS and not data.size:
-        raise ValueError(f"the task {recipe.task} takes an encoder, which has no size of its own: add data.size=224.")
+        raise InputError(f"the task {recipe.task} takes an encoder, which has no size of its own: add data.size=224.")
     if len(recipe.objects.short) != 2 or not 0 < recipe.objects.short[0] <= recipe.objects.short[1]:
-        raise ValueError(f"objects.short is {recipe.objects.short}; it is the least and the largest short side.")
+        raise InputError(f"objects.short is {recipe.objects.short}; it is the least and the largest short side.")
     loss = recipe.loss
     if not 0 <= loss.rounded <= 1 or (loss.rounded and loss.fit_q):
-        raise ValueError(f"loss.rounded is {loss.rounded}; it is a share from 0 to 1, and not beside loss.fit_q.")
+        raise InputError(f"loss.rounded is {loss.rounded}; it is a share from 0 to 1, and not beside loss.fit_q.")
     if trainer.compile and (loss.rounded or loss.fit_q):
-        raise ValueError(
+        raise InputError(
             "trainer.compile takes the model as a whole, and loss.rounded and fit_q look inside: drop one."
         )
     side = recipe.model.encoder_size
     if side is not None and (side < 1 or loss.rounded or loss.fit_q or data.size or data.val_size):
-        raise ValueError(
+        raise InputError(
             f"model.encoder_size is {side}; it is a side in pixels, for images of the model's own size: without "
             "loss.rounded, loss.fit_q, data.size and data.val_size."
         )
     if len(loss.steps) != 2 or not 0 <= loss.steps[0] <= loss.steps[1] <= 255:
-        raise ValueError(f"loss.steps is {loss.steps}; it is the finest and the coarsest step of 0 to 255.")
+        raise InputError(f"loss.steps is {loss.steps}; it is the finest and the coarsest step of 0 to 255.")
     if recipe.model.init not in (None, "random", "waves"):
-        raise ValueError(f"model.init is {recipe.model.init!r}; it is waves, random, or left out.")
+        raise InputError(f"model.init is {recipe.model.init!r}; it is waves, random, or left out.")
     for key, value, known in (
         ("data.crop", data.crop, CROPS),
         ("schedule.clock", schedule.clock, CLOCKS),
@@ -243,7 +244,9 @@ def check(recipe: Recipe) -> Recipe:
         ("optimiser.kind", recipe.optimiser.kind, ("adamw", "sgd")),
     ):
         if value not in known:
-            raise ValueError(f"{key} is {value!r}; it is one of {', '.join(known)}.")
+            raise InputError(f"{key} is {value!r}; it is one of {', '.join(known)}.")
+    if recipe.seed < 0:
+        raise InputError(f"seed is {recipe.seed}; it is 0 or larger.")
     for key, number in (
         ("data.batch_size", data.batch_size),
         ("data.crops_per_image", data.crops_per_image),
@@ -254,19 +257,19 @@ def check(recipe: Recipe) -> Recipe:
         ("logging.every_steps", recipe.logging.every_steps),
     ):
         if number < 1:
-            raise ValueError(f"{key} is {number}; it is at least 1.")
+            raise InputError(f"{key} is {number}; it is at least 1.")
     if trainer.devices != "auto" and not (trainer.devices.isdigit() and int(trainer.devices) > 0):
-        raise ValueError(f"trainer.devices is {trainer.devices!r}; it is auto or the number of processes per node.")
+        raise InputError(f"trainer.devices is {trainer.devices!r}; it is auto or the number of processes per node.")
     if trainer.ema is not None and not 0 < trainer.ema < 1:
-        raise ValueError(f"trainer.ema is {trainer.ema}; it is a decay between 0 and 1, such as 0.999.")
+        raise InputError(f"trainer.ema is {trainer.ema}; it is a decay between 0 and 1, such as 0.999.")
     if schedule.clock == "time" and trainer.max_time is None:
-        raise ValueError("schedule.clock=time needs trainer.max_time, such as trainer.max_time=30m.")
+        raise InputError("schedule.clock=time needs trainer.max_time, such as trainer.max_time=30m.")
     if trainer.max_time is not None:
         seconds(trainer.max_time)
     for where, keys in _without_effect(recipe).items():
         for key, is_set in keys.items():
             if is_set:
-                raise ValueError(f"{key} has no effect {where}: leave it out.")
+                raise InputError(f"{key} has no effect {where}: leave it out.")
     return recipe
 
 
@@ -311,7 +314,7 @@ def seconds(duration: str) -> float:
     >>> seconds("1h30m")
     5400.0
     """
-    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", duration.strip())
+    parts = re.fullmatch(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", duration.strip())
     if not parts or not any(parts.groups()):
-        raise ValueError(f"trainer.max_time is {duration!r}; write it like 45s, 30m, 1h30m or 2d.")
+        raise InputError(f"trainer.max_time is {duration!r}; write it like 45s, 30m, 1h30m or 2d.")
     return float(sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True)))

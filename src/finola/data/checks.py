@@ -1,0 +1,71 @@
+"""Checks on data files from elsewhere: JSON of bounded size and depth, and names that stay inside their folder."""
+
+import json
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from finola.errors import CorruptFileError
+
+MOST_JSON = 2**31
+"""Bytes of the largest JSON file that is read: the annotations of COCO take 0.45 GB, those of LVIS 1.1 GB."""
+LONGEST_NAME = 4096
+"""Bytes of the longest name of a photo inside a data set."""
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file, or raise `CorruptFileError`."""
+    size = path.stat().st_size
+    if size > MOST_JSON:
+        raise CorruptFileError(f"{path} has {size} bytes, and a JSON file of data may have {MOST_JSON}; split it.")
+    return parse_json(path.read_bytes(), str(path))
+
+
+def parse_json(data: bytes, name: str) -> Any:
+    """Parse JSON, or raise `CorruptFileError` with `name`."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise CorruptFileError(f"{name} cannot be read as JSON: its values are nested too deeply.") from error
+    except ValueError as error:
+        raise CorruptFileError(f"{name} cannot be read as JSON: {first_line(error)}.") from error
+
+
+def check_name(name: str) -> str:
+    """Return a relative path that stays inside its folder, or raise `CorruptFileError`.
+
+    >>> check_name("train/0001.jpg")
+    'train/0001.jpg'
+    """
+    try:
+        encoded = name.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise CorruptFileError(f"the file name {shorten(name)} is not valid Unicode.") from error
+    if not name or len(encoded) > LONGEST_NAME:
+        raise CorruptFileError(f"a file name has {len(encoded)} bytes; 1 to {LONGEST_NAME} are possible.")
+    if any(ord(character) < 32 for character in name):
+        raise CorruptFileError(f"the file name {shorten(name)} has control characters.")
+    outside = PurePosixPath(name).is_absolute() or bool(PureWindowsPath(name).anchor)
+    if outside or ".." in PurePosixPath(name.replace("\\", "/")).parts:
+        raise CorruptFileError(f"the file name {shorten(name)} leads out of the data set's folder.")
+    return name
+
+
+def shorten(value: object, length: int = 60) -> str:
+    """The `repr` of a value, cut to about `length` characters, for an error message."""
+    if isinstance(value, int) and not -(10**length) < value < 10**length:
+        return f"a number of {value.bit_length()} bits"  # its digits may be more than Python converts
+    if isinstance(value, str | bytes):
+        value = value[: 2 * length]
+    elif isinstance(value, list | dict) and len(value) > length:
+        return f"a {type(value).__name__} of {len(value)} items"
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return f"a nested {type(value).__name__}"
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message without its final period; its class where it has no message."""
+    lines = str(error).splitlines()
+    return lines[0].rstrip(".")[:300] if lines and lines[0] else type(error).__name__

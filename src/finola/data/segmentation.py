@@ -1,0 +1,71 @@
+"""Masks of objects as COCO writes them, checked before pycocotools allocates memory for them."""
+
+from itertools import pairwise
+from typing import Any
+
+from finola.data.checks import shorten
+from finola.errors import CorruptFileError
+
+LONGEST_OUTLINE = 1000
+"""Length of a polygon in units of its photo's height + width; pycocotools needs memory in proportion to it."""
+
+
+def check_segmentation(segmentation: Any, size: tuple[int, int]) -> None:
+    """Raise `CorruptFileError` unless it holds polygons, or run lengths of a mask, of a photo of (height, width)."""
+    if isinstance(segmentation, dict):
+        _check_runs(segmentation, size)
+        return
+    for polygon in segmentation:
+        _check_polygon(polygon, size)
+
+
+def _check_polygon(polygon: Any, size: tuple[int, int]) -> None:
+    if not isinstance(polygon, list) or len(polygon) % 2:
+        raise CorruptFileError(f"a polygon is {shorten(polygon)}, and not a list of x, y, x, y, ….")
+    height, width = size
+    outline = 0.0
+    for values, side in ((polygon[::2], width), (polygon[1::2], height)):
+        for value in values:
+            if not is_number(value) or not -side <= value <= 2 * side:
+                raise CorruptFileError(f"a polygon of a {width}x{height} photo has the coordinate {shorten(value)}.")
+        outline += sum(abs(a - b) for a, b in pairwise(values))
+    if outline > LONGEST_OUTLINE * (height + width):
+        raise CorruptFileError(f"a polygon of a {width}x{height} photo has an outline of {outline:.0f} pixels.")
+
+
+def _check_runs(runs: dict[str, Any], size: tuple[int, int]) -> None:
+    if runs.get("size") != list(size):
+        raise CorruptFileError(f"the run lengths of a mask are of size {shorten(runs.get('size'))}, not {list(size)}.")
+    counts = runs.get("counts")
+    if isinstance(counts, str):
+        counts = _decode_counts(counts, size[0] * size[1])
+    if not isinstance(counts, list) or not all(type(count) is int and count >= 0 for count in counts):
+        raise CorruptFileError(f"the run lengths of a mask are {shorten(counts)}.")
+    if sum(counts) != size[0] * size[1]:
+        raise CorruptFileError(f"the run lengths of a mask do not add up to {size[0]}x{size[1]} pixels.")
+
+
+def _decode_counts(text: str, pixels: int) -> list[int]:
+    """Run lengths from COCO's text: six bits a character, five of a number, most of them as differences."""
+    counts: list[int] = []
+    value = shift = 0
+    for character in text:
+        code = ord(character) - 48
+        if not 0 <= code < 64 or shift > 30:
+            raise CorruptFileError(f"the run lengths of a mask are {shorten(text)}, which is not COCO's encoding.")
+        value |= (code & 31) << shift
+        shift += 5
+        if not code & 32:
+            value -= (1 << shift) if code & 16 else 0
+            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            if counts[-1] > pixels:
+                break
+            value = shift = 0
+    if shift:
+        raise CorruptFileError(f"the run lengths of a mask are {shorten(text)}, which do not fit {pixels} pixels.")
+    return counts
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number; true and false are none."""
+    return type(value) in (int, float)
