@@ -15,8 +15,8 @@ import zlib
 
 import torch
 
-from finola.errors import CorruptFileError
 from finola.codec.photo import compress, decompress
+from finola.errors import CorruptFileError
 
 SLOWEST = 20.0  # seconds that one file may take
 MOST_MEMORY = 2_000_000  # kB resident

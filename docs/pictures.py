@@ -78,7 +78,7 @@ def speeds() -> None:
     """The picture that `finola waves … --plot` draws."""
     from finola.cli import main
 
-    main(["waves", "waves/256x1@16:64", "--plot", str(IMAGES / "speeds.jpg")])
+    main(["waves", "waves/256x1@16:64", "--plot", str(IMAGES / "speeds.jpg"), "--force"])
 
 
 def latent(model: str = "waves/1024x1@16") -> None:
@@ -92,12 +92,12 @@ def latent(model: str = "waves/1024x1@16") -> None:
         statistics = f"{folder}/q.safetensors"
         main(["latent", "fit", "smoke", "-m", model, "-o", statistics])
         given = ["-m", model, "-s", statistics, "-o"]
-        main(["latent", "mirror", *photos, *given, str(IMAGES / "latent-mirror.jpg")])
-        main(["latent", "pca", *photos, *given, str(IMAGES / "latent-pca.jpg")])
-        main(["latent", "sample", "--count", "5", *given, str(IMAGES / "latent-sample.jpg")])
-    main(["latent", "interpolate", *photos, "-m", model, "-o", str(IMAGES / "latent-mix.jpg")])
-    main(["grow", photos[1], "-m", "waves/1024x4@16+scatter", "-o", str(IMAGES / "growing.webp")])
-    main(["grow", photos[1], "-m", "waves/1024x1@32", "--wave", "60", "-o", str(IMAGES / "travelling.webp")])
+        main(["latent", "mirror", *photos, *given, str(IMAGES / "latent-mirror.jpg"), "--force"])
+        main(["latent", "pca", *photos, *given, str(IMAGES / "latent-pca.jpg"), "--force"])
+        main(["latent", "sample", "--count", "5", *given, str(IMAGES / "latent-sample.jpg"), "--force"])
+    main(["latent", "interpolate", *photos, "-m", model, "-o", str(IMAGES / "latent-mix.jpg"), "--force"])
+    main(["grow", photos[1], "-m", "waves/1024x4@16+scatter", "-o", str(IMAGES / "growing.webp"), "--force"])
+    main(["grow", photos[1], "-m", "waves/1024x1@32", "--wave", "60", "-o", str(IMAGES / "travelling.webp"), "--force"])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import pkgutil
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 import finola
 import finola.commands
+from finola.commands._output import complain, is_bad_input, sentence
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -31,19 +33,35 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Bad input is one sentence on standard error and exit code 2."""
+    """Run one verb and return its exit code. Bad input is one line on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a console that cannot show λ shows \u03bb
+            stream.reconfigure(errors="backslashreplace")
     args = build_parser().parse_args(arguments)
     try:
-        return args.run(args) or 0
-    except (ValueError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        print(f"finola {args.verb}: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # whoever read our output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain once more at its end
+        code: int = args.run(args) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
+        _discard_output()
         return 0
     except KeyboardInterrupt:
-        print(f"finola {args.verb}: stopped.", file=sys.stderr)
+        complain(args.verb, "stopped.")
         return 130
+    except Exception as error:  # of any class, because libraries have their own; a defect is raised again
+        if not is_bad_input(error):
+            raise
+        complain(args.verb, sentence(error))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()
+        return 2
+
+
+def _discard_output() -> None:
+    """Send what is left in the buffer of standard output nowhere; Python would raise once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,41 +1,132 @@
-"""Files written so that a crash leaves the old one or the new one; where to cache; what identifies weights."""
+"""Output files: what may be overwritten, and atomic writes. Also the cache folder and the digest of weights."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from finola.errors import InputError, MissingFileError, OutputExistsError
+
+
+def output_path(path: str | Path, inputs: Iterable[str | Path] = (), force: bool = False) -> Path:
+    """`output_paths` for a single file whose folder must exist."""
+    return output_paths([path], inputs, force)[0]
+
+
+def output_paths(
+    paths: Iterable[str | Path], inputs: Iterable[str | Path] = (), force: bool = False, *, create: bool = False
+) -> list[Path]:
+    """Check, before the work, that these files may be written, and return their paths with `~` expanded.
+
+    An input is never overwritten, not even with `force`. It is recognised through symbolic links, hard links and other
+    spellings of its name; every file inside an input folder is an input. Any other existing file needs `force`. Two of
+    the paths may not name the same file; names that differ in case only are the same file on some file systems.
+    Folders that do not exist are an error, or are created if `create` is set and every other check has passed.
+    """
+    targets = [Path(path).expanduser() for path in paths]
+    sources = [Path(path).expanduser() for path in inputs]
+    names = {_real(source) for source in sources}
+    identities = {_identity(source) for source in sources if source.exists()}
+    seen: set[str] = set()
+    for target in targets:
+        resolved = _real(target)
+        if str(resolved).casefold() in seen:
+            raise OutputExistsError(f"Two outputs would be written to {target}: write them to different folders.")
+        seen.add(str(resolved).casefold())
+        if resolved in names or (target.exists() and _identity(target) in identities):
+            raise OutputExistsError(f"{target} is an input and is never overwritten: choose another output with -o.")
+        _check_blocking(target, create)
+        if not os.path.lexists(target):
+            continue
+        if target.exists() and not target.is_file():
+            kind = "a folder" if target.is_dir() else "not a regular file"
+            raise InputError(f"{target} is {kind}: name a file to write.")
+        inside = next((folder for folder in resolved.parents if folder in names), None)
+        if inside is not None:
+            raise OutputExistsError(
+                f"{target} lies in the input folder {inside} and is never overwritten: choose another output with -o."
+            )
+        if not force:
+            raise OutputExistsError(f"{target} already exists: use --force to overwrite it, or choose another output.")
+    for folder in dict.fromkeys(target.parent for target in targets):
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{folder} is not writable: choose another output with -o.")
+    return targets
+
+
+def _real(path: Path) -> Path:
+    """The absolute path without symbolic links; unlike `Path.resolve`, a loop of links does not raise."""
+    return Path(os.path.realpath(path))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What `os.path.samefile` compares."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _check_blocking(target: Path, create: bool) -> None:
+    """Raise unless the folder of `target` exists, or can be created."""
+    existing = next(folder for folder in target.absolute().parents if os.path.lexists(folder))
+    if not existing.is_dir():
+        raise InputError(f"{target} cannot be written: {existing} is a file, not a folder.")
+    if not create:
+        check_folder(target)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name `path` in an operating system error raised inside, which may name a temporary file or none at all."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
+    """Yield a temporary path in the folder of `path`; rename it to `path` on success and remove it on failure."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}{suffix}")
+    with naming(path):
+        try:
+            yield beside
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it into place."""
-    write_bytes(path, text.encode())
+    """Write `text` as UTF-8, atomically. File names that are not valid UTF-8 are written as their original bytes."""
+    write_bytes(path, text.encode(errors="surrogateescape"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write `data` beside `path` and rename it into place; whatever goes wrong, no half file stays."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    """Write `data` atomically: after a failure `path` is unchanged and no temporary file is left."""
+    with replacing(path) as beside:
         beside.write_bytes(data)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write safetensors beside `path` and rename them into place, without a second copy in memory."""
+    """Write safetensors atomically, without a second copy in memory."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata)
+    with replacing(path) as beside:
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata)
+        except SafetensorError as error:  # what it raises where the disk is full, too
+            raise OSError(f"{path} cannot be written: {error}.") from error
         share(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def share(path: Path) -> None:
@@ -46,10 +137,10 @@ def share(path: Path) -> None:
 
 
 def check_folder(path: Path) -> Path:
-    """The path, if there is a folder to write it into; asked before hours of work, not after them."""
+    """Return the path with `~` expanded; raise `MissingFileError` if its folder does not exist."""
     path = path.expanduser()
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: create it first.")
+        raise MissingFileError(f"there is no folder {path.parent} to write {path.name} into: create it first.")
     return path
 
 

@@ -7,7 +7,6 @@ steps is a diamond around every start. Paths that start elsewhere arrive at othe
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from finola.autoencoder import position_embedding
-from finola.files import check_folder, write_bytes
+from finola.files import check_folder, replacing, write_bytes
 from finola.images import to_pillow
 from finola.propagation import Position, propagate, start_positions
 from finola.tiles import cut, join, pad_to_multiple
@@ -136,8 +135,7 @@ def _save_mp4(film: Sequence[Image.Image], path: Path, each: int) -> None:
     import imageio_ffmpeg
 
     width, height = (side + side % 2 for side in film[0].size)
-    beside = path.with_name(f".{os.getpid()}.part.{path.name}")  # ffmpeg goes by the suffix
-    try:
+    with replacing(path, ".part.mp4") as beside:  # ffmpeg chooses the format by the suffix
         writer = imageio_ffmpeg.write_frames(str(beside), (width, height), fps=1000 / each, macro_block_size=1)
         writer.send(None)
         still = round(1000 * STILL / each)
@@ -147,6 +145,3 @@ def _save_mp4(film: Sequence[Image.Image], path: Path, each: int) -> None:
                 np.pad(pixels, ((0, height - frame.height), (0, width - frame.width), (0, 0)), "edge").tobytes()
             )
         writer.close()
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -232,7 +232,7 @@ def test_folders_streams_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [Path(row["file"]).name for row in rows] == ["a.finola", "b.finola"]
     with (tmp_path / "in" / "a.png").open("rb") as stream:
         assert compress(stream, quality=30).data == (tmp_path / "out" / "a.finola").read_bytes()
-    assert main(["compress", str(tmp_path / "in" / "*.png"), "-o", out, "--quality", "30", "--json"]) == 0
+    assert main(["compress", str(tmp_path / "in" / "*.png"), "-o", out, "--quality", "30", "--json", "--force"]) == 0
     assert [Path(row["file"]).name for row in json.loads(capsys.readouterr().out)] == ["a.finola", "b.finola"]
     assert main(["decompress", out, "-o", out, "--json"]) == 0
     capsys.readouterr()

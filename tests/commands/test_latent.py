@@ -48,7 +48,7 @@ def test_statistics_count_readable_photos_by_their_tiles(capsys, place):
     arguments = ["latent", "fit", str(place / "photos"), "--split", "all", "-m", MODEL, "--components", "7"]
     result = run_json(capsys, *arguments, "--crop", "64", "-o", str(place / "few.safetensors"), "--incremental")
     assert result["count"] == 6 * 4 and result["components"] == 7 and 0.5 < result["variance_held"] < 1
-    assert main([*arguments, "-o", str(place / "few.safetensors"), "--limit", "3", "--crop", "32"]) == 0
+    assert main([*arguments, "-o", str(place / "few.safetensors"), "--limit", "3", "--crop", "32", "--force"]) == 0
     assert "over 2 photos" in capsys.readouterr().out  # of three from all over the seven, one cannot be read
 
 
@@ -101,7 +101,7 @@ def test_a_photo_finds_itself_past_an_unreadable_one(capsys, place):
     best, second = found["neighbours"]
     assert best["name"].endswith("4.png") and best["similarity"] == pytest.approx(1, abs=1e-3)
     assert second["similarity"] < 0.9
-    assert main(looked_at(place, "neighbours", str(photo), str(place / "photos"))) == 0
+    assert main([*looked_at(place, "neighbours", str(photo), str(place / "photos")), "--force"]) == 0
     assert "4.png" in capsys.readouterr().out
 
 

@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def compare(folder: Path, *more: str) -> dict[str, object]:
     out = folder.parent / "out.json"
     cache = folder.parent / "cache"
-    assert main(["compare", str(folder), "--cache", str(cache), "-o", str(out), "--json", *more]) == 0
+    assert main(["compare", str(folder), "--cache", str(cache), "-o", str(out), "--json", "--force", *more]) == 0
     content: dict[str, object] = json.loads(out.read_text())
     return content
 

@@ -33,7 +33,6 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     summary["left_out"] = dataset.left_out()
     if args.out:
         out = Path(args.out)
-        out.mkdir(parents=True, exist_ok=True)
         write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
         write_text(out / "results.json", json.dumps(results) + "\n")
     if args.json:

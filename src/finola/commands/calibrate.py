@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from finola.commands._output import add_force
+
 HELP = "make the tables with which a model compresses"
 
 
@@ -14,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", nargs="?", help="photos, their train split (default: FINOLA_DATA)")
     parser.add_argument("--tiles", type=int, default=9600, help="how many tiles to look at (default: 9600)")
     parser.add_argument("-o", "--out", help="the file to write (default: codec.safetensors in the model's folder)")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -21,15 +24,15 @@ def run(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from finola.codec.calibration import FILE, calibrate
-    from finola.commands._output import print_json
+    from finola.commands._output import input_files, print_json
+    from finola.files import output_path
     from finola.zoo import load
 
     folder = Path(args.model).expanduser()
     if args.out is None and not folder.is_dir():
         raise ValueError(f"{args.model} is no folder to keep the tables in: name a file with -o.")
-    target = Path(args.out).expanduser() if args.out else folder / FILE
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder for {target}; create it first.")
+    inputs = input_files(data=[args.data], models=[args.model])
+    target = output_path(args.out or folder / FILE, inputs, args.force)
     model = load(args.model)
     calibration = calibrate(model, tiles(args.data, model.config.image_size, args.tiles, quiet=args.json))
     calibration.save(target)

@@ -19,9 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import sys
-
-    from finola.commands._output import print_json, print_table, progress
+    from finola.commands._output import complain, is_bad_input, print_json, print_table, progress, sentence
     from finola.data import CentreCrop
     from finola.data.transforms import draw
     from finola.images import named_photos, open_photo, shown_size
@@ -36,8 +34,10 @@ def run(args: argparse.Namespace) -> int:
             photo = open_photo(path)
             view = crop.view(shown_size(photo, str(path)), None)  # type: ignore[arg-type]
             image = draw(photo, [view], str(path))[0] / 255
-        except (ValueError, OSError) as error:
-            print(f"finola classify: {error}", file=sys.stderr)
+        except Exception as error:  # of any class, because libraries have their own; a defect is raised again
+            if not is_bad_input(error):
+                raise
+            complain(args.verb, sentence(error))
             failed += 1
             continue
         found.append((str(path), model.rank(image, args.top)))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from finola.commands._output import add_force
+
 HELP = "compare models with DCT, wavelets, KLT and image files on photos"
 LATENTS = (1024, 2048, 4096, 8192)
 
@@ -32,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw curves and points")
     parser.add_argument("--sheet", metavar="FILE", help="draw crops at the first rate of --bpp")
     parser.add_argument("-o", "--out", metavar="FILE", help="also write the JSON here")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -41,11 +44,11 @@ def run(args: argparse.Namespace) -> None:
     import sys
     import time
 
-    from finola.commands._output import print_json
+    from finola.commands._output import input_files, print_json
     from finola.compare.fitting import fit
     from finola.compare.measure import Photos
     from finola.compare.peers import build_peer, files_at
-    from finola.files import cache_folder, check_folder, write_text
+    from finola.files import cache_folder, naming, output_paths, write_text
     from finola.images import WRITE
     from finola.wave.plot import check_path
 
@@ -53,8 +56,8 @@ def run(args: argparse.Namespace) -> None:
         check_path(args.plot)
     if args.sheet and Path(args.sheet).suffix.lower() not in WRITE:
         raise ValueError(f"cannot write {args.sheet}: end its name with one of {', '.join(WRITE)}.")
-    for target in filter(None, (args.sheet, args.out)):
-        check_folder(Path(target))
+    inputs = input_files(data=[*args.data, *([args.train] if args.train else [])], models=args.models or [])
+    output_paths(filter(None, (args.out, args.plot, args.sheet)), inputs, args.force)
     photos = Photos(tuple(args.data), args.split, args.limit)
     cache = Path(args.cache).expanduser() if args.cache else cache_folder("compare")
     cache.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,8 @@ def run(args: argparse.Namespace) -> None:
         from finola.compare.sheet import draw_sheet
 
         shown = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.peers is None else args.peers
-        draw_sheet(photos, {word: build_peer(word, fitted) for word in shown}, args.sheet)
+        with naming(Path(args.sheet)):
+            draw_sheet(photos, {word: build_peer(word, fitted) for word in shown}, args.sheet)
     if args.json:
         print_json(result)
     else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from functools import partial
+import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from finola.commands._output import add_force
+from finola.errors import InputError
 from finola.names import DEFAULT_CODEC
 
 HELP = "compress photos to .finola files"
@@ -28,20 +30,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--effort", type=int, default=0, metavar="0-9", help="let the decoder correct the encoder")
     parser.add_argument("--exif", action="store_true", help="keep the camera's EXIF block")
     parser.add_argument("--workers", type=int, default=1, help="processes, for many photos")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     from finola.codec.calibration import load_codec
     from finola.codec.photo import check_options
-    from finola.commands._output import print_json, print_table
+    from finola.commands._output import complain, print_json, print_table
+    from finola.commands._workers import work_through
+    from finola.files import output_paths
 
     options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "mode", "effort")}
-    check_options(**options)  # this and the next are said before any photo is read
+    check_options(**options)  # this, the outputs and the model are checked before any photo is read
+    pairs = targets(args.photos, args.out, ".finola", (".finola",))
+    written = output_paths([target for _, target in pairs], [source for source, _ in pairs], args.force, create=True)
     load_codec(args.model)
     options |= {"model": args.model, "keep_exif": args.exif}
-    tasks = [(source, str(target), options) for source, target in targets(args.photos, args.out, ".finola")]
+    tasks = [(source, str(target), options) for (source, _), target in zip(pairs, written, strict=True)]
     rows, failed = work_through(compress_one, tasks, args, "compressing")
+    for row in rows:
+        if not row.get("bpp_reached", True):
+            text = f"{row['file']} has {row['bpp']:.4g} bits per pixel, as few as the model can reach"
+            complain(args.verb, f"{text}; --bpp {args.bpp:g} is out of reach.")
     if args.json:
         print_json(rows)
         return failed
@@ -64,8 +75,12 @@ def run(args: argparse.Namespace) -> int:
     return failed
 
 
-def targets(words: list[str], out: str | None, suffix: str) -> list[tuple[str, Path]]:
-    """Where each source's result goes; no two to the same place."""
+def targets(words: list[str], out: str | None, suffix: str, suffixes: Collection[str]) -> list[tuple[str, Path]]:
+    """Pairs of a source and the file to write it to.
+
+    `out` is a file for a single source, with one of `suffixes`, or else a folder, in which names end with `suffix`.
+    It is taken for a folder if it is one, ends with a slash or has no suffix.
+    """
     import glob
 
     from finola.images import find_photos
@@ -81,62 +96,34 @@ def targets(words: list[str], out: str | None, suffix: str) -> list[tuple[str, P
         else:
             sources.append(word)
     if not sources:
-        raise ValueError(f"there is nothing to do in {', '.join(words)}.")
-    one = out is not None and len(sources) == 1 and not Path(out).expanduser().is_dir() and Path(out).suffix != ""
-    result = []
-    for source in sources:
-        name = Path(source.removeprefix("skimage:")).stem + suffix
-        if one and out is not None:
-            target = Path(out).expanduser()
-        elif out is not None:
-            target = Path(out).expanduser() / name
-        else:
-            target = Path(name) if source.startswith("skimage:") else Path(source).expanduser().with_suffix(suffix)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        result.append((source, target))
-    twice = [place for place, count in Counter(target for _, target in result).items() if count > 1]
-    if twice:
-        raise ValueError(f"two photos would both become {twice[0]}: compress them to different folders.")
-    return result
+        raise InputError(f"There is nothing to read in {', '.join(words)}.")
+    if out is None:
+        return [(source, _default_target(source, suffix)) for source in sources]
+    place = Path(out).expanduser()
+    if not (place.is_dir() or out.endswith(("/", os.sep)) or place.suffix == ""):
+        if len(sources) > 1:
+            raise InputError(f"-o {out} names one file for {len(sources)} inputs: name a folder.")
+        if place.suffix.lower() not in suffixes:
+            raise InputError(f"-o {out}: end the name with {' or '.join(suffixes)}, or name a folder.")
+        return [(sources[0], place)]
+    return [(source, place / (Path(source.removeprefix("skimage:")).stem + suffix)) for source in sources]
 
 
-def work_through(work: Any, tasks: list[Any], args: argparse.Namespace, what: str) -> tuple[list[Any], int]:
-    """What became of each, and the exit code: one that fails is said, and the others go on."""
-    import sys
+def _default_target(source: str, suffix: str) -> Path:
+    """Next to the source, or in the working folder for scikit-image's photos.
 
-    from finola.commands._output import progress
-
-    results = list(progress(_each(work, tasks, args.workers), len(tasks), what, quiet=args.json))
-    failures = [result for result in results if isinstance(result, Exception)]
-    for failure in failures:
-        print(f"finola {args.verb}: {failure}", file=sys.stderr)
-    return [result for result in results if not isinstance(result, Exception)], 2 if failures else 0
-
-
-def _tried(work: Any, *task: Any) -> Any:
-    try:
-        return work(*task)
-    except (ValueError, OSError) as error:
-        return error
-
-
-def _each(work: Any, tasks: list[Any], workers: int) -> Any:
-    """The results in order, by one process or several of one thread each."""
-    if workers <= 1 or len(tasks) <= 1:
-        for task in tasks:
-            yield _tried(work, *task)
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    import torch
-
-    with ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        yield from pool.map(partial(_tried, work), *zip(*tasks, strict=True))
+    The photo of photo.finola is photo.finola.png if there is a photo.png: that may be the original.
+    """
+    if source.startswith("skimage:"):
+        return Path(source.removeprefix("skimage:") + suffix)
+    path = Path(source).expanduser()
+    target = path.with_suffix(suffix)
+    aside = path.with_name(path.name + suffix)
+    return aside if suffix != ".finola" and os.path.lexists(target) else target
 
 
 def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Write one file and say what it cost."""
+    """Write one file. Returns its size, its PSNR and the time taken."""
     import time
 
     from finola.codec.photo import compress, decompress
@@ -155,4 +142,6 @@ def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str,
     strips = ((rebuilt[:, top : top + ROWS], original.crop((0, top, width, min(height, top + ROWS)))) for top in tops)
     quality = psnr_by_strips((ours, pixels(theirs)) for ours, theirs in strips)
     row = {"photo": source, "file": target, "bytes": len(made.data), "bpp": round(made.bits_per_pixel, 5)}
+    if options.get("bpp") is not None:
+        row["bpp_reached"] = 8 * len(made.data) <= options["bpp"] * width * height
     return row | {"psnr": round(min(quality, 100.0), 4), "seconds": round(seconds, 4)}

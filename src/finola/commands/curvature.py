@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from finola.commands._output import add_force
+
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
     from finola.masked import MaskedFinola
@@ -27,16 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--out", required=True, metavar="FILE", help="picture to write (.png, .jpg, .pdf or .svg)"
     )
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.commands._output import print_json, print_table
+    from finola.commands._output import input_files, print_json, print_table
     from finola.commands._photos import read_cropped
+    from finola.files import output_path
     from finola.geometry import Curved, feature_map, plot_curvature
     from finola.wave.plot import check_path, save_figure
 
     check_path(args.out)
+    output_path(args.out, input_files([args.photo], models=[args.model, args.beside]), args.force)
     found, images = [], []
     for word in [args.model, args.beside] if args.beside else [args.model]:
         model = load_any(word)

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finola.commands._output import add_force
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 HELP = "measure a model on photos: PSNR, SSIM and MS-SSIM image by image, accuracy of a classifier, COCO's AP"
 FIGURES = ("psnr", "ssim", "ms_ssim")
+OBJECTS, ROWS = ("summary.json", "results.json"), ("summary.json", "images.csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,19 +24,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
     parser.add_argument("--limit", type=int, help="use this many photos only, from all over the data")
     parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
     from finola.commands._classes import evaluate_classes
     from finola.commands._objects import evaluate_objects
-    from finola.commands._output import print_json, print_table, write_figures
+    from finola.commands._output import input_files, output_folder, print_json, print_table, write_figures
     from finola.data import Whole, open_data
     from finola.data.sources import evenly
+    from finola.files import output_paths
     from finola.zoo import kind_of, load
 
+    kind = kind_of(args.model)
+    if args.out:
+        written = {"a detector": OBJECTS, "a segmenter": OBJECTS, "a classifier": ROWS}
+        names = written.get(str(kind), (*ROWS, "contact-sheet.png"))
+        inputs = input_files(data=[args.data], models=[args.model])
+        output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
+        args.out = str(output_folder(args.out))
     others = {"a detector": evaluate_objects, "a segmenter": evaluate_objects, "a classifier": evaluate_classes}
-    if (kind := kind_of(args.model)) in others:
+    if kind in others:
         others[kind](args)
         return
     model = load(args.model)
@@ -95,6 +107,7 @@ def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, d
     import torch
     from PIL import Image, ImageDraw
 
+    from finola.files import naming
     from finola.images import save_photo, to_pillow
 
     by_psnr = sorted(rows, key=lambda row: -row["psnr"])
@@ -116,4 +129,5 @@ def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, d
                 picture.thumbnail((side, side))
                 sheet.paste(picture, (left + number * (side + 2), top + caption))
     pixels = torch.frombuffer(bytearray(sheet.tobytes()), dtype=torch.uint8).reshape(sheet.height, sheet.width, 3)
-    save_photo(pixels.permute(2, 0, 1) / 255, path)
+    with naming(path):
+        save_photo(pixels.permute(2, 0, 1) / 255, path)

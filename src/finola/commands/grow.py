@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from finola.commands._output import add_force
 from finola.names import DEFAULT_WHOLE
 
 HELP = "film a photo growing from its start, step by step, or one of its waves travelling"
@@ -21,17 +22,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--whole", action="store_true", help="keep the photo's size, tile by tile (default: cut to the model's own)"
     )
     parser.add_argument("--wave", type=int, metavar="K", help="film channel K of ζ instead, travelling at its speed")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.commands._output import print_json
+    from finola.commands._output import input_files, print_json
     from finola.commands._photos import read_cropped
+    from finola.files import output_path
     from finola.growth import check_path, frames, save
     from finola.images import read_photo
     from finola.zoo import load
 
     check_path(args.out)
+    output_path(args.out, input_files([args.photo], models=[args.model]), args.force)
     if args.wave is not None and args.frames is not None:
         raise ValueError(
             "--frames thins out a growing picture; a wave has one frame per column, so leave one of them out."

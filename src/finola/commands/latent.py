@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finola.commands._output import add_force
 from finola.commands._photos import add_crop, add_data, cropped_size, open_cropped, read_cropped, readable
 from finola.names import DEFAULT_WHOLE
 
@@ -78,22 +79,30 @@ def add_arguments(parser: ArgumentParser) -> None:
     seen.add_argument("-o", "--out", metavar="FILE", help="JSON file to keep the figures in")
     for one in (fit, fade, mirror, mix, pca, near, seen):
         add_crop(one)
+    for one in acts.choices.values():
+        add_force(one)
 
 
 def run(args: argparse.Namespace) -> None:
+    from finola.commands._output import input_files
+    from finola.files import output_path
+
+    given = vars(args)
+    photos = [*given.get("photos", []), *(given.get(key) for key in ("photo", "first", "second", "statistics"))]
+    if args.out:
+        data = [args.data] if "data" in given else []
+        args.out = str(output_path(args.out, input_files(photos, data, [args.model]), args.force))
     args.act(args)
 
 
 def _fit(args: argparse.Namespace) -> None:
     from finola.commands._output import print_json
-    from finola.files import check_folder
     from finola.zoo import load
 
-    out = check_folder(Path(args.out))
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
     statistics = _fitted(args, model, data)
-    statistics.save(out)
+    statistics.save(args.out)
     explained = statistics.explained()
     about = {"model": statistics.model, "weights": statistics.weights, "count": statistics.count, "written": args.out}
     about |= {"components": len(explained), "variance_held": round(float(explained[-1]), 6)}
@@ -193,13 +202,11 @@ def _observe(args: argparse.Namespace) -> None:
     import json
 
     from finola.commands._output import print_json
-    from finola.files import check_folder, write_text
+    from finola.files import write_text
     from finola.latent.observations import observe
     from finola.latent.statistics import Statistics, kept_with
     from finola.zoo import load
 
-    if args.out:
-        args.out = check_folder(Path(args.out))
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
     source = "the train split"
@@ -211,7 +218,7 @@ def _observe(args: argparse.Namespace) -> None:
     result = {"data": args.data or "FINOLA_DATA", "split": args.split, "statistics": source}
     result |= observe(model, statistics, _pixels(args, data, "observing"))
     if args.out:
-        write_text(args.out, json.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_text(Path(args.out), json.dumps(result, indent=1, allow_nan=False) + "\n")
     if args.json:
         print_json(result)
         return

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from finola.commands._output import add_force
 from finola.names import DEFAULT_MODEL
 
 HELP = "reconstruct photos of any size from their vectors and save them"
@@ -18,45 +20,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-m", "--model", default=DEFAULT_MODEL, help="a folder, a name, or a hub id (default: %(default)s)"
     )
     parser.add_argument("--side-by-side", action="store_true", help="also save original and result in one picture")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    import sys
-
     import torch
 
-    from finola.commands._output import print_json, print_table, progress
+    from finola.commands._output import (
+        complain,
+        input_files,
+        is_bad_input,
+        output_folder,
+        print_json,
+        print_table,
+        progress,
+        sentence,
+    )
+    from finola.files import naming, output_paths
     from finola.images import named_photos, read_photo, save_photo, side_by_side
     from finola.metrics import psnr, ssim
     from finola.zoo import load
 
     photos = [photo for given in args.photos for photo in named_photos(given)]
+    out = output_folder(args.out)
+    kinds = ("", "-beside-original") if args.side_by_side else ("",)
+    files = {name: [out / f"{name}{kind}.png" for kind in kinds] for name in free_names(photos)}
+    inputs = input_files(map(str, photos), models=[args.model])
+    output_paths([path for paths in files.values() for path in paths], inputs, args.force, create=True)
     model = load(args.model)
     config = model.config
-    out, taken = Path(args.out), set[str]()
-    out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     failed = 0
-    for photo in progress(photos, len(photos), "reconstructing", quiet=args.json or len(photos) == 1):
+    work = zip(photos, files.values(), strict=True)
+    for photo, paths in progress(work, len(photos), "reconstructing", quiet=args.json or len(photos) == 1):
         try:
             original = read_photo(photo)[None]
             with torch.inference_mode():
                 rebuilt = model(original).clamp(0, 1)
-        except (ValueError, OSError) as error:
-            print(f"finola reconstruct: {error}", file=sys.stderr)
+        except Exception as error:  # of any class, because libraries have their own; a defect is raised again
+            if not is_bad_input(error):
+                raise
+            complain(args.verb, sentence(error))
             failed = 2
             continue
         height, width = original.shape[-2:]
         tiles = -(-height // config.image_size[0]) * -(-width // config.image_size[1])
-        name = free_name(photo, taken)
-        path = save_photo(rebuilt[0], out / f"{name}.png")
-        if args.side_by_side:
-            save_photo(side_by_side([original[0], rebuilt[0]]), out / f"{name}-beside-original.png")
+        images = [rebuilt[0], side_by_side([original[0], rebuilt[0]])] if args.side_by_side else [rebuilt[0]]
+        for path, image in zip(paths, images, strict=True):
+            with naming(path):
+                save_photo(image, path)
         rows.append(
             {
                 "photo": str(photo),
-                "written": str(path),
+                "written": str(paths[0]),
                 "size": [height, width],
                 "latents": tiles * config.channels * config.paths,
                 "psnr": round(float(psnr(rebuilt, original)), 3),
@@ -76,11 +93,19 @@ def run(args: argparse.Namespace) -> int:
     return failed
 
 
-def free_name(photo: str | Path, taken: set[str]) -> str:
-    """The photo's own name; two photos of one name in different folders do not overwrite each other."""
-    stem = Path(str(photo).removeprefix("skimage:")).stem
-    name, number = stem, 2
-    while name in taken:
-        name, number = f"{stem}-{number}", number + 1
-    taken.add(name)
-    return name
+def free_names(photos: Sequence[str | Path]) -> list[str]:
+    """The names of photos without their suffixes, numbered where several have the same one.
+
+    Names that differ in case only are the same, as on some file systems.
+
+    >>> free_names(["a/photo.png", "b/Photo.jpg", "skimage:cat"])
+    ['photo', 'Photo-2', 'cat']
+    """
+    taken: dict[str, str] = {}
+    for photo in photos:
+        stem = Path(str(photo).removeprefix("skimage:")).stem
+        name, number = stem, 2
+        while name.casefold() in taken:
+            name, number = f"{stem}-{number}", number + 1
+        taken[name.casefold()] = name
+    return list(taken.values())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from finola.commands._output import add_force
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,15 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--waves", type=int, default=2048, help="how many to keep per side (default: 2048)")
     parser.add_argument("--limit", type=int, help="use this many photos only")
     parser.add_argument("-o", "--out", required=True, help="file to write")
+    add_force(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.commands._output import progress
+    from finola.commands._output import input_files, progress
     from finola.data import open_data
-    from finola.files import write_text
+    from finola.files import output_paths, write_text
     from finola.wave.spectrum import measure_spectrum
     from finola.wave.start import measure_radius
 
+    [out] = output_paths([args.out], input_files(data=[args.data]), args.force, create=True)
     count = min(len(open_data(args.data, "train")), args.limit or 10**9)
     spectra = []
     for side in args.sides:
@@ -40,8 +43,6 @@ def run(args: argparse.Namespace) -> None:
         batches = progress(_batches(args.data, side, few), -(-few // BATCH), f"side {side}: amplitudes")
         spectra.append(measure_radius(spectrum, batches).to_json())
     text = json.dumps({"photos": count, "spectra": spectra}, indent=1)
-    out = Path(args.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, text + "\n")
     print(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from finola.commands._output import add_force
+
 if TYPE_CHECKING:
-    from finola.training.engine import Outcome
     from finola.training.recipe import Recipe
 
 HELP = "train a model by a recipe; stop it whenever you like and resume it"
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the run's folder")
     parser.add_argument("--export", metavar="DIR", help="write the trained model there (default: DIR/model of the run)")
     parser.add_argument("--half", action="store_true", help="store the exported weights in half precision")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _let_overrides_stand_anywhere(parser)
 
@@ -58,10 +60,29 @@ def run(args: argparse.Namespace) -> int:
     recipe = load_recipe(source, overrides)
     out = args.out or f"runs/{name_of(find(source)).replace('/', '-')}"
 
+    _check_export(args, recipe, out)
     from finola.training.engine import train
 
     outcome = train(recipe, out, resume=args.resume, export_to=args.export, half=args.half, quiet=args.json)
     return _report(outcome, recipe, args.json)
+
+
+def _check_export(args: argparse.Namespace, recipe: Recipe, out: str) -> None:
+    """Check before training that the model may be written. A resumed run replaces the one in its own folder."""
+    from pathlib import Path
+
+    from finola.commands._output import WEIGHTS, input_files
+    from finola.files import output_paths
+    from finola.training.folder import RECIPE
+    from finola.training.processes import is_first_process
+
+    run, own = Path(out).expanduser(), args.export is None
+    folder = run / "model" if own else Path(args.export).expanduser()
+    if not is_first_process() or (own and (args.resume or (run / RECIPE).exists() or not folder.exists())):
+        return
+    data = [path for path in (recipe.data.path, recipe.data.val_path) if path is not None]
+    inputs = input_files(data=data, models=[recipe.model.weights])
+    output_paths([folder / name for name in (*WEIGHTS, "README.md")], inputs, args.force, create=not own)
 
 
 def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finola.commands._output import add_force
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -28,11 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot", metavar="FILE", help="draw speeds, waves and residuals into FILE (.png, .pdf, .svg, .jpg)"
     )
     parser.add_argument("--quadrant", choices=NAMES, help="list every speed of this quadrant, and plot it")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.commands._output import print_json, progress
+    from finola.commands._output import input_files, print_json, progress
+    from finola.files import output_path
     from finola.images import find_photos, read_photo
     from finola.wave.analysis import waves
     from finola.wave.plot import check_path, plot_waves
@@ -42,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--limit {args.limit} leaves no photo to measure: use 1 or more.")
     if args.plot:
         check_path(args.plot)
+        output_path(args.plot, input_files([args.images], models=[args.model]), args.force)
     skimage = args.images.startswith("skimage:")
     photos: list[str | Path] = [args.images] if skimage else list(find_photos(args.images))
     if not photos:

@@ -17,7 +17,7 @@ def draw(result: dict[str, Any], path: str | Path) -> Path:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    from finola.wave.plot import check_path
+    from finola.wave.plot import check_path, save_figure
 
     path = check_path(path)
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
@@ -46,6 +46,6 @@ def draw(result: dict[str, Any], path: str | Path) -> Path:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8)
     figure.suptitle(f"{result['images']} photos of {result['data']}")
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)
     plt.close(figure)
     return path

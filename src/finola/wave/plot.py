@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from finola.files import check_folder
+from finola.files import check_folder, replacing
 from finola.names import ModelConfig
 from finola.propagation import propagate, start_positions
 from finola.tiles import cut, pad_to_multiple
@@ -47,12 +46,8 @@ def plot_waves(
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure as .png, .pdf, .svg or .jpg, beside its target and renamed."""
     path = check_path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as beside:
         figure.savefig(beside, format=path.suffix.lower()[1:], dpi=130)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
     return path
 
 
