@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from finola.training.checkpoints import LAST, PREVIOUS, find_resumable
+from finola.training.processes import say
 from finola.training.reading import load_recipe, settings_of
 from finola.training.recipe import Recipe
 
@@ -45,7 +46,7 @@ def inspect(folder: Path, recipe: Recipe, resume: bool, first_process: bool = Tr
     if not first_process:
         return Beginning(checkpoint, step)
     if resume:
-        _say(sentence or (f"Resuming at step {step}." if checkpoint else f"{folder} has no checkpoint yet: starting."))
+        say(sentence or (f"Resuming at step {step}." if checkpoint else f"{folder} has no checkpoint yet: starting."))
     if checkpoint is not None and (folder / RECIPE).exists():
         _compare(load_recipe(folder / RECIPE), recipe)
     return Beginning(checkpoint, step)
@@ -59,8 +60,4 @@ def _compare(before: Recipe, now: Recipe) -> None:
         if key in FIXED:
             raise ValueError(f"this run was begun with {key}={old.get(key)}, and cannot be resumed with {new[key]}.")
     if changed:
-        _say("Changed since the run was begun: " + ", ".join(f"{k} {old.get(k)} → {new[k]}" for k in changed) + ".")
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+        say("Changed since the run was begun: " + ", ".join(f"{k} {old.get(k)} → {new[k]}" for k in changed) + ".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import torch
@@ -39,6 +40,12 @@ def trainer_options(section: TrainerSection) -> dict[str, Any]:
 def is_first_process() -> bool:
     """Whether this process is the one that speaks, by what the launcher said before anything was set up."""
     return getattr(rank_zero_only, "rank", None) in (None, 0)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on standard error, from the first process only."""
+    if is_first_process():
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def count_devices(section: TrainerSection) -> int:
