@@ -173,6 +173,7 @@ CONFIGS = {
 }  # fmt: skip
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory in /proc")
 def test_a_malformed_configuration_is_one_sentence_and_allocates_little(saved, tmp_path: Path) -> None:
     """In a process with 3 GB of address space beyond what it has: a configuration of 50 bytes cannot need more."""
     _, folder = saved["autoencoder"]
@@ -279,6 +280,14 @@ def test_an_encoder_is_read_completely_or_not_at_all(saved, tmp_path: Path) -> N
     save_file({k: v for k, v in state.items() if k != dropped}, tmp_path / "model" / "model.safetensors")
     with pytest.raises(CorruptFileError, match=dropped.removeprefix("encoder.").replace(".", r"\.")):
         load_encoder(tmp_path / "model", (64, 64))
+
+
+def test_an_encoder_far_larger_than_its_weights_is_not_built(saved, tmp_path: Path) -> None:
+    shutil.copytree(saved["classifier"][1], tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"encoder": "mf-w5760"}))
+    with pytest.raises(CorruptFileError, match=r"config\.json.*much larger"):
+        load_encoder(tmp_path / "model")
 
 
 def value_is_matrix(value: Tensor) -> bool:

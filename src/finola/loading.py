@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Union, get_args, get_origin
 
@@ -106,7 +107,7 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: Path | 
                 f"The weights in {source} were saved from a wrapper: every key starts with 'module.'. "
                 "Save them again from the model inside it, wrapper.module."
             )
-        problems = [listed("missing", missing), listed("unexpected", unexpected)]
+        problems = [_listed("missing", missing), _listed("unexpected", unexpected)]
         raise CorruptFileError(f"The weights in {source} do not fit: {'; '.join(filter(None, problems))}.")
     kinds = [
         f"{key} is {_kind(value)}, not {_kind(own[key])}"
@@ -129,8 +130,7 @@ def _kind(tensor: Tensor) -> str:
     return "float" if tensor.is_floating_point() else "complex" if tensor.is_complex() else "integer"
 
 
-def listed(what: str, keys: Iterable[str]) -> str:
-    """How many keys there are, and the first few of them; empty where there are none."""
+def _listed(what: str, keys: Iterable[str]) -> str:
     names = sorted(keys)
     return f"{len(names)} {what} ({_some(names)})" if names else ""
 
@@ -164,6 +164,20 @@ def check_numbers(numbers: Iterable[int], shapes: Mapping[str, tuple[int, ...]])
     for number in numbers:
         if abs(number) > bound:
             raise TooLarge(f"{number} is beyond every size there")
+
+
+@contextmanager
+def bounded_by(weights_file: Path, config_file: Path) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Build a model inside: CorruptFileError where it is far larger than its weights. Gives the weights' shapes."""
+    shapes = read_shapes(weights_file)
+    try:
+        with AllocationLimit(shapes):
+            yield shapes
+    except TooLarge as error:
+        held = _listed("tensors", shapes) or "no tensors"
+        raise CorruptFileError(
+            f"Corrupt file {config_file}: it does not describe {weights_file}, which holds {held}: {error}."
+        ) from error
 
 
 class AllocationLimit(TorchDispatchMode):

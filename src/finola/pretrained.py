@@ -18,14 +18,12 @@ from finola.files import share
 from finola.loading import (
     CONFIG,
     WEIGHTS,
-    AllocationLimit,
     TooLarge,
+    bounded_by,
     check_numbers,
     check_types,
-    listed,
     load_weights,
     read_config,
-    read_shapes,
     read_weights,
 )
 
@@ -70,23 +68,23 @@ class Pretrained(PyTorchModelHubMixin, library_name="finola"):
         parameters = list(inspect.signature(cls.__init__).parameters)[1:]
         unknown = settings.keys() - set(parameters)
         if unknown:
-            raise InputError(f"{cls.__name__} has no setting {', '.join(sorted(unknown))}; it has {', '.join(parameters)}.")
+            raise InputError(
+                f"{cls.__name__} has no setting {', '.join(sorted(unknown))}; it has {', '.join(parameters)}."
+            )
         hints = get_type_hints(cls.__init__)
         check_types(config, {name: hints[name] for name in parameters}, config_file)
-        shapes = read_shapes(weights_file)
-        try:
+        with bounded_by(weights_file, config_file) as shapes:
             check_numbers(_numbers(config), shapes)
-            with AllocationLimit(shapes):
-                return cls(**config | settings)
-        except TooLarge as error:
-            held = listed("tensors", shapes) or "no tensors"
-            raise CorruptFileError(
-                f"Corrupt file {config_file}: it does not describe {weights_file}, which holds {held}: {error}."
-            ) from error
+            return cls._construct(config | settings, config_file)
+
+    @classmethod
+    def _construct(cls, config: dict[str, Any], config_file: Path) -> Self:
+        try:
+            return cls(**config)
+        except TooLarge:
+            raise
         # The configuration is untrusted and reaches constructors of timm and torchvision, which raise any class.
         except Exception as error:
-            if settings and isinstance(error, InputError):
-                raise
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:300]
             raise CorruptFileError(f"Corrupt file {config_file}: no model can be built from it: {reason}.") from error
 

@@ -16,7 +16,7 @@ from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.encoders import build_encoder
 from finola.errors import CorruptFileError
-from finola.loading import CONFIG, WEIGHTS, load_weights, read_weights
+from finola.loading import CONFIG, WEIGHTS, bounded_by, load_weights, read_weights
 from finola.loading import read_config as read_config_file
 from finola.names import ModelConfig, nearest
 from finola.pooling import AttentionPool
@@ -76,7 +76,8 @@ def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> 
     folder = find_trained(str(name))
     if folder is None:
         return build_encoder(str(name), image_size)
-    encoder = build_encoder(encoder_name(folder), image_size)
+    with bounded_by(folder / WEIGHTS, folder / CONFIG):
+        encoder = build_encoder(encoder_name(folder), image_size)
     load_weights(encoder, trained_part(folder, "encoder."), f"{folder / WEIGHTS} (encoder)")
     return encoder.eval()
 

@@ -97,7 +97,9 @@ class WaveEncoder(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
         """Take the waves of the weights: how many each colour has, and with them the shapes of `analysis`, may differ."""
-        self._check_waves({key: state_dict[f"{prefix}basis.{key}"] for key in _WAVES if f"{prefix}basis.{key}" in state_dict})
+        self._check_waves(
+            {key: state_dict[f"{prefix}basis.{key}"] for key in _WAVES if f"{prefix}basis.{key}" in state_dict}
+        )
         waves = state_dict.get(f"{prefix}basis.waves")
         period = state_dict.get(f"{prefix}basis.period", self.basis.period)
         same = waves is None or (

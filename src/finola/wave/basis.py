@@ -68,9 +68,7 @@ class WaveBasis(nn.Module):
 
     def sizes(self) -> list[int]:
         """How many coordinates each colour has."""
-        return [
-            int((self.means == colour).any()) + 2 * int((self.waves[:, 2] == colour).sum()) for colour in range(3)
-        ]
+        return [int((self.means == colour).any()) + 2 * int((self.waves[:, 2] == colour).sum()) for colour in range(3)]
 
     @property
     def spare(self) -> int:
