@@ -153,7 +153,7 @@ CONFIGS = {
     "not an object": "[1, 2]",
     "null": "null",
     "deep": "[" * 100_000,
-    "deep field": json.dumps({"name": "test_resnet/16x1@4:64+patch", "init": None})[:-1] + ', "x": ' + "[" * 500 + "]" * 500 + "}",
+    "deep field": '{"name": "test_resnet/16x1@4:64+patch", "x": ' + "[" * 500 + "]" * 500 + "}",
     "unknown field": '{"name": "test_resnet/16x1@4:64+patch", "colour": 1}',
     "wrong type": '{"name": 7}',
     "wrong type of another field": '{"name": "test_resnet/16x1@4:64+patch", "init": {"a": []}}',

@@ -47,7 +47,7 @@ def prepared(transition: nn.Module) -> Step:
 
 
 def check_named(transition: nn.Module | None, kind: str, speeds: str, channels: int) -> None:
-    """Raise InputError where `transition` is not of the class that a model's name builds, so that it cannot be saved."""
+    """Raise InputError where `transition` is not of the class that a model's name builds: it cannot be saved."""
     if transition is None:  # Conv-AE
         return
     with torch.device("meta"):

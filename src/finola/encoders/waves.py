@@ -42,7 +42,7 @@ class WaveEncoder(nn.Module):
         *,
         stored: bool = True,
     ) -> None:
-        """With `stored=False` the state dict has no `analysis.*`: it is solved from the waves whenever they are loaded."""
+        """With `stored=False` the state dict has no `analysis.*`: it is solved anew from the waves that are loaded."""
         super().__init__()
         self.config = config
         self.set_spectrum(spectrum)
@@ -96,7 +96,7 @@ class WaveEncoder(nn.Module):
         return x, y
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
-        """Take the waves of the weights: how many each colour has, and with them the shapes of `analysis`, may differ."""
+        """Take the waves of the weights: how many each colour has, and so the shapes of `analysis`, may differ."""
         self._check_waves(
             {key: state_dict[f"{prefix}basis.{key}"] for key in _WAVES if f"{prefix}basis.{key}" in state_dict}
         )
@@ -121,7 +121,7 @@ class WaveEncoder(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _check_waves(self, given: dict[str, Tensor]) -> None:
-        """Raise CorruptFileError for waves that no basis of this model can have, before anything is computed from them."""
+        """Raise CorruptFileError for waves that no basis of this model has, before anything is computed from them."""
         waves = given.get("waves", self.basis.waves)
         means = given.get("means", self.basis.means)
         period = given.get("period", self.basis.period)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from finola.training.checkpoints import LAST, PREVIOUS, find_resumable
 from finola.training.processes import say
@@ -38,11 +35,7 @@ def inspect(folder: Path, recipe: Recipe, resume: bool, first_process: bool = Tr
     holds_run = any((folder / name).exists() for name in (RECIPE, LAST, PREVIOUS))
     if holds_run and not resume and first_process:
         raise ValueError(f"{folder} already holds a run: add --resume to go on with it, or choose another --out.")
-    checkpoint, sentence = find_resumable(folder) if resume else (None, "")
-    step = 0
-    if checkpoint is not None:
-        content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-        step = int(content["global_step"])
+    checkpoint, step, sentence = find_resumable(folder) if resume else (None, 0, "")
     if not first_process:
         return Beginning(checkpoint, step)
     if resume:
