@@ -28,7 +28,8 @@ def check_values(images: Tensor) -> None:
 
 def _has_values(images: Tensor) -> bool:
     """Whether the values can be read now: not in a traced graph, on the meta device or in a captured CUDA graph."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or images.is_meta or images.numel() == 0:
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+    if traced or images.is_meta or images.numel() == 0:
         return False
     if type(images) not in (Tensor, torch.nn.Parameter):  # such as the fake tensors of torch.export
         return False

@@ -105,14 +105,14 @@ def test_clipping_and_compilation_reach_lightning_and_torch(tmp_path: Path, monk
 
 
 class Passing(Callback):
-    """Makes time pass: a tenth of a second in every step, and none elsewhere."""
+    """Makes time pass: an eighth of a second in every step, and none elsewhere."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = 100.0
         monkeypatch.setattr(clock, "now", lambda: self.time)
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self.time += 0.1
+        self.time += 0.125
 
 
 def test_time_runs_out_with_a_checkpoint_a_validation_and_the_last_rate(
@@ -120,8 +120,8 @@ def test_time_runs_out_with_a_checkpoint_a_validation_and_the_last_rate(
 ) -> None:
     build, passing = engine.build_callbacks, Passing(monkeypatch)
     monkeypatch.setattr(engine, "build_callbacks", lambda *args: [passing, *build(*args)])
-    outcome = run(tmp_path / "run", "trainer.max_time=1.95s", "schedule.clock=time", "schedule.epochs=100000")
-    assert (outcome.status, outcome.step) == ("finished", 20) and outcome.best
+    outcome = run(tmp_path / "run", "trainer.max_time=2s", "schedule.clock=time", "schedule.epochs=100000")
+    assert (outcome.status, outcome.step) == ("finished", 16) and outcome.best
     assert outcome.seconds == pytest.approx(2.0)
     rows = read_curve(tmp_path / "run" / "metrics.csv")
     rates = [row["rate/waves"] for row in rows if "rate/waves" in row]
@@ -133,15 +133,15 @@ def test_minutes_between_checkpoints_are_those_of_the_clock(tmp_path: Path, monk
     written: list[int] = []
     save = PlainCheckpointIO.save_checkpoint
 
-    def note(self: PlainCheckpointIO, checkpoint: dict[str, Any], *rest: Any) -> None:
+    def note(self: PlainCheckpointIO, checkpoint: dict[str, Any], *rest: Any, **options: Any) -> None:
         written.append(checkpoint["global_step"])
-        save(self, checkpoint, *rest)
+        save(self, checkpoint, *rest, **options)
 
     monkeypatch.setattr(PlainCheckpointIO, "save_checkpoint", note)
     build, passing = engine.build_callbacks, Passing(monkeypatch)
     monkeypatch.setattr(engine, "build_callbacks", lambda *args: [passing, *build(*args)])
-    run(tmp_path / "run", f"checkpoint.every_minutes={0.25 / 60}", "trainer.max_steps=8")
-    assert written[:2] == [3, 6]  # every third step of a tenth of a second
+    run(tmp_path / "run", "checkpoint.every_minutes=0.005", "trainer.max_steps=8")
+    assert written[:2] == [3, 6]  # 0.3 s are over after three steps
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "curve", "recipe", "pictures"])
