@@ -10,6 +10,9 @@ import torch
 
 import finola
 from finola.autoencoder import Autoencoder, position_embedding
+from finola.checks import check_values
+from finola.errors import InputError
+from finola.transitions import NormLinear
 from finola.zoo import PAPER, count, create, load
 
 TINY = "mf-w720/16x2@8:32"
@@ -186,3 +189,71 @@ def test_every_model_of_the_paper_is_a_name():
 def test_bad_input_gets_one_sentence(run, error, sentence):
     with pytest.raises(error, match=sentence):
         run(tiny())
+
+
+class Halved(torch.nn.Module):
+    """A user's own step rule; it has nothing but a forward."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(channels, channels)
+
+    def forward(self, z, direction):
+        return z + 0.5 * self.layer(z) * {"right": 1, "left": -1, "down": 2, "up": -2}[direction]
+
+
+@pytest.mark.parametrize("option", ["", "+real", "+scatter", "+mlp"])
+def test_a_transition_of_one_s_own_is_used_trained_and_not_saved_by_name(option, tmp_path):
+    model = create(TINY + option)
+    model.transition = Halved(16)
+    images = torch.rand(2, 3, 32, 32)
+    q = model.encode(images)
+    expected = finola.propagate(q, model.transition, (8, 8), model.config.start)
+    assert torch.equal(model.propagate(q), expected)
+    model(images).sum().backward()
+    assert model.transition.layer.weight.grad.abs().sum() > 0
+    with pytest.raises(InputError, match="Halved"):
+        model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_subclass_of_a_named_transition_is_not_saved_as_the_named_one(tmp_path):
+    class Mine(NormLinear):
+        def forward(self, z, direction):
+            return 2 * super().forward(z, direction)
+
+    model = tiny()
+    model.transition = Mine(16)
+    with pytest.raises(InputError, match="Mine"):
+        model.save_pretrained(tmp_path / "model")
+
+
+def test_a_transition_put_into_conv_ae_is_not_ignored():
+    model = create("mf-w720/16x4@8:32+convae").eval()
+    model.transition = Halved(16)
+    q = model.encode(torch.rand(1, 3, 32, 32))
+    assert torch.equal(model.propagate(q), finola.propagate(q, model.transition, (8, 8)))
+
+
+@pytest.mark.parametrize("name", [TINY, "waves/16x1@4:16", "test_resnet/16x1@4:64+patch"])
+@pytest.mark.parametrize("run", [lambda m, x: m.encode(x), lambda m, x: m(x), lambda m, x: m(x[..., :-3])])
+def test_images_of_bytes_are_refused(name, run):
+    model = tiny(name)
+    images = torch.randint(256, (1, 3, *model.config.image_size), dtype=torch.uint8)
+    for wrong in (images, images.long(), images > 9, images.float(), images.half()):
+        with pytest.raises(InputError, match="255"):
+            run(model, wrong)
+    noisy = images / 255 + torch.randn(images.shape)
+    model.encode(noisy.clamp(-8, 8))
+
+
+def test_the_value_check_leaves_tracing_and_the_meta_device_alone():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model = tiny("test_resnet/16x1@4:64+patch").requires_grad_(False)
+    images = torch.rand(1, 3, 64, 64)
+    compiled = torch.compile(model.encoder, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(images), model.encoder(images), atol=1e-5)
+    assert model.to("meta").encoder(images.to("meta")).is_meta
+    with FakeTensorMode() as mode:
+        check_values(mode.from_tensor(images))

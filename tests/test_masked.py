@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+from finola.errors import InputError
 from finola.masked import (
     MaskedFinola,
     Prediction,
@@ -139,3 +140,25 @@ def test_what_cannot_be_masked_is_said():
         MaskedFinola("waves/64x1@8:64", "e")
     with pytest.raises(ValueError, match="takes images of 64x64"):
         MaskedFinola("mf-w720/32x1@4:64+patch")(torch.rand(1, 3, 96, 96), torch.tensor([[0, 0]]))
+
+
+def test_a_transition_of_one_s_own_is_used_and_not_saved_by_name(tmp_path):
+    class Turned(torch.nn.Module):
+        def forward(self, z, direction):
+            return z.roll(1, -1)
+
+    model = MaskedFinola("test_resnet/16x1@4:64+patch", "b").eval()
+    model.transition = Turned()
+    z = model.grow(model.see(torch.rand(1, 3, 64, 64), torch.tensor([[0, 0]])), torch.tensor([[0, 0]]))
+    assert torch.equal(z[:, :, 0, 2], z[:, :, 0, 0].roll(2, -1))
+    with pytest.raises(InputError, match="Turned"):
+        model.save_pretrained(tmp_path / "model")
+
+
+def test_images_of_bytes_are_refused_even_where_the_block_is_dark():
+    model = MaskedFinola("test_resnet/16x1@4:64+patch", "e").eval()
+    images = torch.full((1, 3, 64, 64), 255.0)
+    images[..., :32, :32] = 0
+    for wrong in (images, images.byte()):
+        with pytest.raises(InputError, match="255"):
+            model(wrong, torch.tensor([[0, 0]]))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from finola.checks import check_values
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.decoders.waves import ConvRefinement, WaveDecoder
@@ -18,12 +19,16 @@ from finola.pooling import AttentionPool
 from finola.pretrained import Pretrained
 from finola.propagation import Order, propagate, start_positions
 from finola.tiles import cut, join, pad_to_multiple
-from finola.transitions import DIRECTIONS, Transition, build_transition
+from finola.transitions import DIRECTIONS, Transition, build_transition, check_named, prepared
 from finola.wave.start import initialise_waves
 
 
 class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]):
     """A FINOLA model by name. Images are (N, 3, H, W) in [0, 1].
+
+    `model.transition` may be replaced by any module called as `transition(z, direction) -> z_next` on tensors whose
+    last axis is C. Such a model is used and trained like any other, but its name no longer describes it, so
+    `save_pretrained` raises InputError.
 
     >>> model = Autoencoder("mf-w720/64x1@8:64")
     >>> q = model.encode(torch.rand(2, 3, 64, 64)); q.shape
@@ -32,7 +37,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
     torch.Size([2, 3, 64, 64])
     """
 
-    transition: Transition
+    transition: nn.Module
 
     def __init__(self, name: str, init: str | None = None) -> None:
         super().__init__()
@@ -44,8 +49,9 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         if config.transition == "conv-ae":
             self.grower = ConvGrower(config.channels, config.map_size)
         else:
-            self.transition = build_transition(config.transition, config.speeds, config.channels)
-            self._freeze_unused(starts)
+            transition = build_transition(config.transition, config.speeds, config.channels)
+            self._freeze_unused(transition, starts)
+            self.transition = transition
         if config.is_waves:
             self.encoder: nn.Module = WaveEncoder(config, config.encoder.partition("+")[2] or None)
             self.pool: nn.Module = nn.Identity()
@@ -57,7 +63,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         if config.is_waves or init == "waves":
             initialise_waves(self)
 
-    def _freeze_unused(self, starts: list[tuple[int, int]]) -> None:
+    def _freeze_unused(self, transition: Transition, starts: list[tuple[int, int]]) -> None:
         """From a corner, two directions are never walked: their parameters get no gradient and ask for none."""
         height, width = self.config.map_size
         rows, columns = [y for y, _ in starts], [x for _, x in starts]
@@ -65,7 +71,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         walked |= {"down": min(rows) < height - 1, "up": max(rows) > 0}
         for direction in DIRECTIONS:
             if not walked[direction]:
-                for parameter in self.transition.parameters_of(direction):
+                for parameter in transition.parameters_of(direction):
                     parameter.requires_grad_(False)
 
     def encode(self, images: Tensor) -> Tensor:
@@ -87,12 +93,11 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
             raise ValueError(
                 f"q is {q.shape[1]} x {q.shape[2]} (paths x channels), but {config} has {expected[0]} x {expected[1]}."
             )
-        if config.transition == "conv-ae":
+        if "transition" not in self._modules:  # Conv-AE
             grown: Tensor = self.grower(q)
             return grown
-        z = propagate(
-            q, self.transition.prepared(), config.map_size, config.start, order=order, checkpointing=self.checkpointing
-        )
+        step = prepared(self.transition)
+        z = propagate(q, step, config.map_size, config.start, order=order, checkpointing=self.checkpointing)
         if config.has_position:
             z = z + position_embedding(config.channels, config.map_size).to(z)
         return z
@@ -113,9 +118,13 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         size = self.config.image_size
         whole = (height, width) == size
         tiles, grid = (images, (1, 1)) if whole else cut(pad_to_multiple(images, size), size)
-        q = self.encode(tiles)
+        q: Tensor = self.pool(self.encoder(tiles))
         z = self.propagate(q if on_q is None else on_q(q))
         return self.decode(z) if whole else self.decode(join(z, grid))[..., :height, :width]
+
+    def check_saveable(self) -> None:
+        config = self.config
+        check_named(self._modules.get("transition"), config.transition, config.speeds, config.channels)
 
     def _check_images(self, images: Tensor) -> None:
         if images.ndim != 4 or images.shape[1] != 3 or images.shape[0] == 0:
@@ -126,6 +135,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
                 f"an image of {images.shape[-2]}x{images.shape[-1]} pixels is smaller than one cell of {self.config}, "
                 f"which is {cell[0]}x{cell[1]}."
             )
+        check_values(images)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute activations in the backward pass: less memory, more time."""

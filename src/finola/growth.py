@@ -22,6 +22,7 @@ from finola.files import check_folder, replacing, write_bytes
 from finola.images import to_pillow
 from finola.propagation import Position, propagate, start_positions
 from finola.tiles import cut, join, pad_to_multiple
+from finola.transitions import prepared
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -72,7 +73,7 @@ def _parts(model: Autoencoder, q: Tensor) -> list[tuple[Tensor, Tensor]]:
     groups: dict[Position, list[int]] = {}
     for path, cell in enumerate(start_positions(config.start, config.map_size, config.paths)):
         groups.setdefault(cell, []).append(path)
-    step = model.transition.prepared()
+    step = prepared(model.transition)
     return [
         (steps_from(cell, config.map_size).to(q.device), propagate(q[:, paths], step, config.map_size, cell))
         for cell, paths in groups.items()

@@ -15,13 +15,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from finola.checks import check_values
 from finola.decoders import build_decoder
 from finola.encoders import build_encoder
 from finola.names import ModelConfig
 from finola.pooling import AttentionPool
 from finola.pretrained import Pretrained
 from finola.propagation import Direction, Position, Step, propagate
-from finola.transitions import build_transition
+from finola.transitions import build_transition, check_named, prepared
 
 VARIANTS = ("e", "b")
 
@@ -65,8 +66,11 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
         self.pool: nn.Module = AttentionPool(channels, config.channels) if pooled else nn.Identity()
         wide = pooled or channels == config.channels
         self.embed: nn.Module = nn.Identity() if wide else nn.Linear(channels, config.channels)
-        self.transition = build_transition(config.transition, config.speeds, config.channels)
+        self.transition: nn.Module = build_transition(config.transition, config.speeds, config.channels)
         self.decoder = build_decoder(config)
+
+    def check_saveable(self) -> None:
+        check_named(self.transition, self.config.transition, self.config.speeds, self.config.channels)
 
     @property
     def map_size(self) -> Position:
@@ -77,6 +81,7 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
         if tuple(images.shape[-2:]) != self.config.image_size:
             height, width = self.config.image_size
             raise ValueError(f"{self.config} takes images of {height}x{width}, not {tuple(images.shape[-2:])}.")
+        check_values(images)  # all of them: the visible block may be dark
         z = self.grow(self.see(images, places), places)
         return Prediction(self.decoder(z), self.masked_pixels(places))
 
@@ -92,7 +97,7 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
 
     def grow(self, seen: Tensor, places: Tensor) -> Tensor:
         """The whole map z (N, C, h, w) from what was seen."""
-        step = self.transition.prepared()
+        step = prepared(self.transition)
         if self.variant == "e":
             return grow_from_centres(self.pool(seen), step, self.map_size, places)
         tokens = self.embed(seen.flatten(2).transpose(1, 2))  # (N, h/2·w/2, C)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finola.errors import InputError
 from finola.propagation import EPS, Coefficients, Direction, Step, normalise
 
 DIRECTIONS: tuple[Direction, ...] = ("right", "down", "left", "up")  # the order of Coefficients: A, B, A₋, B₋
@@ -37,6 +38,26 @@ class Transition(nn.Module):
     def parameters_of(self, direction: Direction) -> list[nn.Parameter]:
         """The parameters that steps in `direction` alone use."""
         return []
+
+
+def prepared(transition: nn.Module) -> Step:
+    """What `propagate` calls for a whole map. A module that is no `Transition` is called as it is, step by step."""
+    step: Step = transition.prepared() if isinstance(transition, Transition) else transition
+    return step
+
+
+def check_named(transition: nn.Module | None, kind: str, speeds: str, channels: int) -> None:
+    """Raise InputError where `transition` is not of the class that a model's name builds: it cannot be saved."""
+    if transition is None:  # Conv-AE
+        return
+    with torch.device("meta"):
+        named = None if kind == "conv-ae" else type(build_transition(kind, speeds, channels))
+    if type(transition) is not named:
+        raise InputError(
+            f"model.transition is a {type(transition).__name__}, which no model name describes, so save_pretrained "
+            "cannot write it: save model.state_dict() with safetensors.torch.save_file, and assign the transition "
+            "again before loading it."
+        )
 
 
 class LinearAfterNorm(Transition, ABC):

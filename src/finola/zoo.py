@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -10,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder, wave_decoder
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.encoders import build_encoder
+from finola.errors import CorruptFileError
+from finola.loading import CONFIG, WEIGHTS, bounded_by, load_weights, read_weights
+from finola.loading import read_config as read_config_file
 from finola.names import ModelConfig, nearest
 from finola.pooling import AttentionPool
 from finola.transitions import build_transition
@@ -75,15 +76,15 @@ def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> 
     folder = find_trained(str(name))
     if folder is None:
         return build_encoder(str(name), image_size)
-    encoder = build_encoder(encoder_name(folder), image_size)
-    encoder.load_state_dict(trained_part(folder, "encoder."))
+    with bounded_by(folder / WEIGHTS, folder / CONFIG):
+        encoder = build_encoder(encoder_name(folder), image_size)
+    load_weights(encoder, trained_part(folder, "encoder."), f"{folder / WEIGHTS} (encoder)")
     return encoder.eval()
 
 
 def trained_part(folder: Path, prefix: str) -> dict[str, Tensor]:
     """The weights of one part of a trained model, by their names inside it."""
-    state = load_file(folder / "model.safetensors").items()
-    return {key.removeprefix(prefix): value for key, value in state if key.startswith(prefix)}
+    return read_weights(folder / WEIGHTS, prefix)
 
 
 def load_classifier(name: str | Path) -> Classifier:
@@ -136,8 +137,13 @@ def find_trained(name: str) -> Path | None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What a trained model was made with."""
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    """The configuration of a trained model; its fields that say what kind of model it is are strings."""
+    config = read_config_file(folder / CONFIG)
+    for key in ("name", "encoder", "head", "variant"):
+        if not isinstance(config.get(key, ""), str):
+            raise CorruptFileError(f"Corrupt file {folder / CONFIG}: {key} is not a string.")
+    if "name" not in config and "encoder" not in config:
+        raise CorruptFileError(f"Corrupt file {folder / CONFIG}: it has neither a name nor an encoder.")
     return config
 
 
@@ -152,7 +158,7 @@ def _kind(config: dict[str, Any]) -> str:
         return "a masked model"
     if "classes" in config:
         finders = {"mf": "a detector", "mask": "a segmenter"}
-        return finders.get(str(config["head"]).partition("-")[0], "a classifier")
+        return finders.get(config.get("head", "").partition("-")[0], "a classifier")
     return "an autoencoder" if "name" in config else "an encoder"
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from finola.encoders import build_encoder
+from finola.encoders.backbone import Backbone
 from finola.encoders.mobile_former import (
     SPECS,
     DyReLU,
@@ -19,6 +20,7 @@ from finola.encoders.mobile_former import (
     MobileFormerSpec,
     MobileToFormer,
 )
+from finola.errors import InputError
 
 TINY = MobileFormerSpec(
     token_dim=16, stem=4, channels=24, stages=(((8, 4),), ((8, 6), (8, 6)), ((12, 8),), ((16, 8), (8, 8)))
@@ -229,3 +231,23 @@ assert (out - expected).abs().mean() < 0.1 * expected.abs().mean()
     if run.returncode < 0 or run.returncode == 0xC000001D:  # a signal, or an illegal instruction on Windows
         pytest.skip(f"this CPU cannot run bfloat16 (exit code {run.returncode})")
     assert run.returncode == 0, run.stderr
+
+
+def test_linear_layers_start_as_in_the_author_s_code():
+    """N(0, 0.01²) with zero biases; a truncated normal of 0.02 has twice the deviation."""
+    torch.manual_seed(0)
+    encoder = MobileFormer("mf-w720")
+    layers = [module for module in encoder.modules() if isinstance(module, torch.nn.Linear)]
+    weights = torch.cat([layer.weight.flatten() for layer in layers])
+    assert len(layers) > 50 and weights.std().item() == pytest.approx(0.01, rel=0.01)
+    assert weights.abs().max() > 0.04  # not truncated at two deviations of 0.02
+    assert not any(layer.bias.any() for layer in layers)
+
+
+@pytest.mark.parametrize("build", [lambda: MobileFormer("mf-w720"), lambda: Backbone("test_resnet")])
+def test_encoders_refuse_images_of_bytes(build):
+    encoder = build().eval()
+    for wrong in (torch.full((1, 3, 32, 32), 200.0), torch.full((1, 3, 32, 32), 200, dtype=torch.uint8)):
+        for run in (encoder, encoder.stages):
+            with pytest.raises(InputError, match="255"):
+                run(wrong)

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from finola.bench.machine import flops
+from finola.errors import InputError
 from finola.heads import Classifier, build_head
+from finola.heads.detect import Detector
+from finola.heads.segment import Segmenter
 
 
 def count(encoder: str, head: str) -> tuple[float, float]:
@@ -60,3 +63,20 @@ def test_the_batch_norm_of_the_linear_probe_has_no_affine_part():
 def test_an_unknown_head_is_said():
     with pytest.raises(ValueError, match="there is no head 'tran-2'"):
         build_head("tran-2", 8, 3)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        Classifier("test_resnet", "lin", 2, 64),
+        Classifier("test_resnet", "lin", 2, 64).eval().rank,
+        Detector("test_resnet", classes=["a"], size=(64, 64)),
+        Detector("test_resnet", classes=["a"], size=(64, 64)).find,
+        Segmenter("test_resnet", classes=["a"], size=(64, 64)).eval().find,
+        lambda images: Segmenter("test_resnet", classes=["a"]).losses(images, None, []),
+    ],
+)
+def test_images_of_bytes_are_refused_by_every_head(run):
+    for wrong in (torch.full((1, 3, 64, 64), 200.0), torch.full((1, 3, 64, 64), 200, dtype=torch.uint8)):
+        with pytest.raises(InputError, match="255"):
+            run(wrong[0] if getattr(run, "__name__", "") == "rank" else wrong)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,49 @@ def same_weights(a: Path, b: Path) -> bool:
 
 def loss_curve(folder: Path) -> dict[int, float]:
     return {int(row["step"]): row["train/loss"] for row in read_curve(folder / "metrics.csv") if "train/loss" in row}
+
+
+def killed(folder: Path, where: str, *overrides: str) -> int:
+    """Train in a process that kills itself: in the step numbered `where`, or while it writes its second checkpoint."""
+    code = """
+import os, signal, sys
+from pathlib import Path
+from training.runs import SignalAt, run
+from finola.training import checkpoints, engine
+folder, where, *overrides = sys.argv[1:]
+if where == "writing":
+    link = checkpoints.link
+    def die(*names):
+        link(*names)
+        os.kill(os.getpid(), signal.SIGKILL)
+    checkpoints.link = die
+else:
+    build = engine.build_callbacks
+    engine.build_callbacks = lambda *args: [SignalAt(signal.SIGKILL, int(where)), *build(*args)]
+run(Path(folder), *overrides)
+"""
+    paths = [str(Path(finola.__file__).parents[1]), str(Path(__file__).parents[1])]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }
+    command = [sys.executable, "-c", code, str(folder), where, *overrides]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600).returncode
+
+
+def full_after(size: int) -> Callable[..., int]:
+    """A method `write` of a file on a disk with room for so many bytes."""
+    written = 0
+
+    def write(self: Any, data: bytes) -> int:
+        nonlocal written
+        written += len(data)
+        if written > size:
+            self.error = OSError(errno.ENOSPC, "No space left on device")
+            raise self.error
+        return len(data)
+
+    return write
 
 
 class SignalAt(Callback):

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from training.runs import run
+from training.runs import full_after, run
 
-from finola.training.checkpoints import LAST, PREVIOUS, find_resumable, plain, read_checkpoint, write_checkpoint
+from finola.errors import CorruptFileError
+from finola.training import checkpoints
+from finola.training.checkpoints import LAST, PREVIOUS, _seal, find_resumable, plain, read_checkpoint, write_checkpoint
 from finola.training.randomness import capture, restore
+
+
+def content(step: int) -> dict[str, Any]:
+    """The least that a run can be resumed from."""
+    weights = {"a": torch.arange(40.0) + step, "b": torch.ones(3)}
+    return {"global_step": step, "state_dict": weights, "optimizer_states": [], "loops": {}}
 
 
 class Harmful:
@@ -33,13 +43,59 @@ def test_a_run_s_checkpoint_needs_no_unpickling(tmp_path: Path) -> None:
 
 def test_a_harmful_file_is_refused_and_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save({"state_dict": Harmful()}, tmp_path / LAST)
-    with pytest.raises(ValueError, match=r"last\.ckpt cannot be read as a checkpoint"):
+    write_checkpoint(content(1), tmp_path / PREVIOUS)
+    for write in (
+        lambda: torch.save({"global_step": 5, "state_dict": Harmful()}, tmp_path / LAST),
+        lambda: (tmp_path / LAST).write_bytes(pickle.dumps(Harmful())),
+        lambda: torch.save(content(5), tmp_path / LAST),  # harmless, but nothing proves that it is intact
+    ):
+        write()
+        with pytest.raises(CorruptFileError, match=r"last\.ckpt"):
+            read_checkpoint(tmp_path / LAST)
+        path, step, sentence = find_resumable(tmp_path)
+        assert (path, step) == (tmp_path / PREVIOUS, 1) and str(tmp_path / LAST) in sentence
+    with (tmp_path / LAST).open("w+b") as file:  # with a checksum that fits
+        torch.save({"global_step": 5, "state_dict": Harmful()}, file)
+        _seal(file)
+    with pytest.raises(CorruptFileError, match=r"last\.ckpt"):
         read_checkpoint(tmp_path / LAST)
-    (tmp_path / PREVIOUS).write_bytes(pickle.dumps(Harmful()))
-    with pytest.raises(ValueError, match=r"previous\.ckpt cannot be read as a checkpoint: it is truncated or damaged"):
-        read_checkpoint(tmp_path / PREVIOUS)
+    assert find_resumable(tmp_path)[1] == 1
     assert not (tmp_path / "harmed").exists()
+
+
+def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
+    """Flips over the whole file and all of its directory, and truncations: never another content, never an error."""
+    write_checkpoint(content(1), tmp_path / LAST)
+    write_checkpoint(content(2), tmp_path / LAST)
+    whole = (tmp_path / LAST).read_bytes()
+    directory = whole.index(b"PK\x01\x02")
+    generator = torch.Generator().manual_seed(0)
+    flips = [*torch.randint(directory, (200,), generator=generator).tolist(), *range(directory, len(whole))]
+    spoiled = [
+        whole[:position] + bytes([whole[position] ^ 1 << position % 8]) + whole[position + 1 :] for position in flips
+    ]
+    spoiled += [whole[:length] for length in torch.randint(len(whole), (50,), generator=generator).tolist()]
+    spoiled += [whole + b"x", b"", whole[1:], whole[:-1]]
+    for data in spoiled:
+        (tmp_path / LAST).write_bytes(data)
+        path, step, sentence = find_resumable(tmp_path)
+        assert (path, step) == (tmp_path / PREVIOUS, 1)
+        assert f"{tmp_path / LAST} cannot be read" in sentence and "Resuming from previous.ckpt" in sentence
+    (tmp_path / LAST).write_bytes(whole)
+    assert find_resumable(tmp_path) == (tmp_path / LAST, 2, "")
+
+
+@pytest.mark.parametrize("change", [{"global_step": "7"}, {"global_step": None}, "global_step", "state_dict", "loops"])
+def test_an_intact_file_that_is_no_run_s_checkpoint_is_not_resumed_from(tmp_path: Path, change: Any) -> None:
+    whole = content(5)
+    spoiled = whole | change if isinstance(change, dict) else {key: whole[key] for key in whole if key != change}
+    write_checkpoint(content(1), tmp_path / PREVIOUS)
+    write_checkpoint(spoiled, tmp_path / LAST)
+    path, step, sentence = find_resumable(tmp_path)
+    assert (path, step) == (tmp_path / PREVIOUS, 1) and str(tmp_path / LAST) in sentence
+    (tmp_path / PREVIOUS).unlink()
+    with pytest.raises(CorruptFileError, match="No older checkpoint is left"):
+        find_resumable(tmp_path)
 
 
 def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
@@ -56,24 +112,21 @@ def test_values_become_plain() -> None:
 
 def test_the_last_one_always_exists_and_the_one_before_is_kept(tmp_path: Path) -> None:
     for step in range(3):
-        write_checkpoint({"global_step": step}, tmp_path / LAST)
+        write_checkpoint(content(step), tmp_path / LAST)
     assert read_checkpoint(tmp_path / LAST)["global_step"] == 2
     assert read_checkpoint(tmp_path / PREVIOUS)["global_step"] == 1
-    assert find_resumable(tmp_path) == (tmp_path / LAST, "")
+    assert find_resumable(tmp_path) == (tmp_path / LAST, 2, "")
     assert {path.name for path in tmp_path.iterdir()} == {LAST, PREVIOUS}
-    assert find_resumable(tmp_path / "new") == (None, "")
+    assert find_resumable(tmp_path / "new") == (None, 0, "")
 
 
 def test_a_failed_write_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkpoint({"global_step": 1}, tmp_path / LAST)
 
-    def full(content: object, file: object) -> None:
-        file.write(b"half")  # type: ignore[attr-defined]
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_checkpoint({"global_step": 2}, tmp_path / LAST)
+    monkeypatch.setattr(checkpoints._Recorder, "write", full_after(1000))
+    with pytest.raises(OSError, match="No space left") as caught:  # torch.save reports a RuntimeError of its own
+        write_checkpoint({"global_step": 2, "weights": torch.zeros(10_000)}, tmp_path / LAST)
+    assert caught.value.errno == errno.ENOSPC
     assert read_checkpoint(tmp_path / LAST)["global_step"] == 1
     assert {path.name for path in tmp_path.iterdir()} == {LAST}
 

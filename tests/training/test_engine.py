@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import re
 import sys
@@ -11,14 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor
-from training.runs import STEPS_PER_EPOCH, TINY, loss_curve, run, same_weights, tiny, weights
+from training.runs import STEPS_PER_EPOCH, TINY, full_after, loss_curve, run, same_weights, tiny, weights
 
 import finola
 from finola.cli import main
 from finola.images import read_photo
-from finola.training import load_recipe, train
-from finola.training.checkpoints import read_checkpoint
+from finola.training import checkpoints, clock, engine, load_recipe, pictures, saving, train
+from finola.training.checkpoints import PlainCheckpointIO, read_checkpoint
+from finola.training.engine import WriteError
 from finola.training.loggers import Curve, build_loggers, read_curve
 from finola.training.reconstruction import Reconstruction
 from finola.training.task import build_task
@@ -101,13 +104,87 @@ def test_clipping_and_compilation_reach_lightning_and_torch(tmp_path: Path, monk
     assert not same_weights(tmp_path / "run", tmp_path / "free")
 
 
-def test_time_runs_out_with_a_checkpoint_a_validation_and_the_last_rate(tmp_path: Path) -> None:
-    outcome = run(tmp_path / "run", "trainer.max_time=1s", "schedule.clock=time", "schedule.epochs=100000")
-    assert outcome.status == "finished" and outcome.best
+class Passing(Callback):
+    """Makes time pass: an eighth of a second in every step, and none elsewhere."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.time = 100.0
+        monkeypatch.setattr(clock, "now", lambda: self.time)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.time += 0.125
+
+
+def test_time_runs_out_with_a_checkpoint_a_validation_and_the_last_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, passing = engine.build_callbacks, Passing(monkeypatch)
+    monkeypatch.setattr(engine, "build_callbacks", lambda *args: [passing, *build(*args)])
+    outcome = run(tmp_path / "run", "trainer.max_time=2s", "schedule.clock=time", "schedule.epochs=100000")
+    assert (outcome.status, outcome.step) == ("finished", 16) and outcome.best
+    assert outcome.seconds == pytest.approx(2.0)
     rows = read_curve(tmp_path / "run" / "metrics.csv")
     rates = [row["rate/waves"] for row in rows if "rate/waves" in row]
     assert rates[-1] < 0.2 * max(rates)
     assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == outcome.step
+
+
+def test_minutes_between_checkpoints_are_those_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    save = PlainCheckpointIO.save_checkpoint
+
+    def note(self: PlainCheckpointIO, checkpoint: dict[str, Any], *rest: Any, **options: Any) -> None:
+        written.append(checkpoint["global_step"])
+        save(self, checkpoint, *rest, **options)
+
+    monkeypatch.setattr(PlainCheckpointIO, "save_checkpoint", note)
+    build, passing = engine.build_callbacks, Passing(monkeypatch)
+    monkeypatch.setattr(engine, "build_callbacks", lambda *args: [passing, *build(*args)])
+    run(tmp_path / "run", "checkpoint.every_minutes=0.005", "trainer.max_steps=8")
+    assert written[:2] == [3, 6]  # 0.3 s are over after three steps
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "curve", "recipe", "pictures"])
+def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    run(tmp_path / "run", "trainer.max_steps=3")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.ckpt")}
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        if what == "checkpoint":
+            patched.setattr(checkpoints._Recorder, "write", full_after(2000))
+        elif what == "curve":
+            patched.setattr(Curve, "_rewrite", full)
+        elif what == "recipe":
+            patched.setattr(saving, "save_recipe", full)
+        else:
+            patched.setattr(pictures, "save_photo", full)
+        with pytest.raises(WriteError) as caught:
+            run(tmp_path / "run", "trainer.max_steps=8", resume=True)
+    sentence = str(caught.value)
+    assert "No space left on device" in sentence and "last.ckpt is the last good checkpoint" in sentence
+    assert f"--resume --out {tmp_path / 'run'}" in sentence and "\n" not in sentence
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.ckpt")} == before
+    assert not [path for path in (tmp_path / "run").iterdir() if path.name.endswith(".part")]
+    assert run(tmp_path / "run", "trainer.max_steps=8", resume=True).step == 8
+
+
+def test_a_folder_without_permission_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raised here, because root may write to every folder."""
+    make = Path.mkdir
+
+    def denied(self: Path, *args: Any, **options: Any) -> None:
+        if self == tmp_path / "run":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        make(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    with pytest.raises(WriteError, match="Permission denied; no checkpoint was written"):
+        run(tmp_path / "run")
 
 
 def test_a_run_leaves_curve_pictures_summary_and_recipe(tmp_path: Path) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
 from training.runs import loss_curve, run, start, tiny
 
+import finola
+from finola.encoders.mobile_former import MobileFormer
+from finola.errors import InputError
 from finola.training.loggers import read_curve
 from finola.training.photos import per_pass
-from finola.training.processes import environment_plugins, trainer_options
+from finola.training.processes import SharedBuffers, environment_plugins, trainer_options
 
 
 def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(tmp_path: Path) -> None:
     process = start(tmp_path / "two", "trainer.devices=2", "trainer.max_steps=20")  # 4 images each
     run(tmp_path / "one", "trainer.max_steps=20")  # 8 images
-    _, spoken = process.communicate(timeout=120)
+    _, spoken = process.communicate(timeout=600)
     assert process.returncode == 0, spoken
     one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
     assert list(one) == list(two) == list(range(20))
@@ -50,3 +56,43 @@ def test_several_processes_are_ddp_without_being_told() -> None:
     assert isinstance(trainer_options(tiny("trainer.nodes=2", "trainer.devices=1").trainer)["strategy"], DDPStrategy)
     assert trainer_options(tiny().trainer)["strategy"] == "auto"
     assert trainer_options(tiny("trainer.devices=4", "trainer.strategy=fsdp").trainer)["strategy"] == "fsdp"
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "expected"),
+    [
+        (["trainer.accelerator=auto"], 8, True),
+        (["trainer.accelerator=auto"], 1, False),
+        (["trainer.accelerator=gpu", "trainer.devices=1", "trainer.nodes=2"], 1, True),
+        (["trainer.accelerator=auto", "trainer.sync_batchnorm=false"], 8, False),
+        (["trainer.accelerator=auto", "trainer.sync_batchnorm=true"], 8, True),
+        (["trainer.devices=2", "trainer.sync_batchnorm=true"], 0, False),  # on the CPU it would fail
+    ],
+)
+def test_batch_norms_are_synchronised_where_several_gpus_train(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], gpus: int, expected: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert trainer_options(tiny(*words).trainer)["sync_batchnorm"] is expected
+
+
+def test_batch_norms_with_statistics_of_their_own_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    def spoken(module: nn.Module, processes: int) -> str:
+        callback = SharedBuffers()
+        for _ in range(2):
+            callback.on_train_epoch_start(SimpleNamespace(world_size=processes), module)  # type: ignore[arg-type]
+        return capsys.readouterr().err
+
+    encoder = MobileFormer("mf-w720")
+    assert spoken(encoder, 2).count("SyncBatchNorm needs CUDA") == 1
+    assert spoken(encoder, 1) == ""
+    assert spoken(encoder.eval(), 2) == ""
+    assert spoken(nn.SyncBatchNorm.convert_sync_batchnorm(encoder.train()), 2) == ""
+    assert spoken(finola.create("waves+conv/32x1@4:16"), 2) == ""
+
+
+def test_fewer_validation_photos_than_processes_are_said_before_any_process_starts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="5 photos to validate, fewer than the 8 processes"):
+        run(tmp_path / "run", "trainer.devices=8")
+    assert not (tmp_path / "run").exists()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
-from training.runs import STEPS_PER_EPOCH, SignalAt, loss_curve, run, same_weights, start
+from training.runs import STEPS_PER_EPOCH, TINY, SignalAt, killed, loss_curve, run, same_weights
 
+from finola.cli import main
 from finola.training import engine
 from finola.training.checkpoints import find_resumable, read_checkpoint
+from finola.training.photos import outlive_signals
+from finola.training.saving import stop_signals
 
 EMA = "trainer.ema=0.9"
 
@@ -24,21 +25,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_killed_at_a_random_step_and_resumed_equals_never_killed(whole: Path, tmp_path: Path) -> None:
-    step = random.SystemRandom().randint(1, 18)
-    process = start(tmp_path / "run", EMA, "trainer.max_steps=20", "checkpoint.every_steps=1")
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline and process.poll() is None:
-        rows = loss_curve(tmp_path / "run")
-        if rows and max(rows) >= step:
-            break
-        time.sleep(0.005)
-    process.kill()
-    _, spoken = process.communicate()
-    assert process.returncode == -signal.SIGKILL, spoken
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills a process as POSIX does")
+@pytest.mark.parametrize("where", ["11", "writing"])
+def test_killed_in_a_step_or_while_writing_and_resumed_equals_never_killed(
+    whole: Path, tmp_path: Path, where: str
+) -> None:
+    code = killed(tmp_path / "run", where, EMA, "trainer.max_steps=20", "checkpoint.every_steps=1")
+    assert code == -signal.SIGKILL
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == (11 if where == "11" else 1)
     outcome = run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
     assert outcome.step == 20
-    assert same_weights(tmp_path / "run", whole), f"killed at step {step}"
+    assert same_weights(tmp_path / "run", whole)
 
 
 @pytest.mark.parametrize("step", [STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, 2 * STEPS_PER_EPOCH + 3])
@@ -52,7 +49,7 @@ def test_resumed_around_the_end_of_an_epoch_equals_the_whole(whole: Path, tmp_pa
     assert all((means[0][key] == means[1][key]).all() for key in means[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", stop_signals())
 def test_a_signal_writes_a_checkpoint_of_that_step_and_says_how_to_resume(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
@@ -81,16 +78,31 @@ def test_a_signal_during_validation_ends_it_and_loses_no_step(
     assert same_weights(tmp_path / "run", whole)
 
 
-def test_sigterm_to_the_command_ends_with_143_and_a_sentence(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "schedule.epochs=1000000")
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline and process.poll() is None and not loss_curve(tmp_path / "run"):
-        time.sleep(0.01)
-    process.terminate()
-    _, spoken = process.communicate()
-    assert process.returncode == 143, spoken
-    step = read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"]
-    assert f"stopped by SIGTERM at step {step}" in spoken and "--resume" in spoken
+def test_sigterm_to_the_command_ends_with_143_and_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = engine.build_callbacks
+    monkeypatch.setattr(engine, "build_callbacks", lambda *args: [SignalAt(signal.SIGTERM, 3), *build(*args)])
+    assert main(["train", "smoke", *TINY, "--out", str(tmp_path / "run")]) == 143
+    spoken = capsys.readouterr().err
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 4
+    assert "stopped by SIGTERM at step 4" in spoken and "--resume" in spoken
+
+
+def test_signals_that_a_platform_lacks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has neither SIGUSR1 nor alarm."""
+    assert {number.name for number in stop_signals()} >= {"SIGINT", "SIGTERM"}
+    for name in ("SIGUSR1", "SIGALRM", "alarm"):
+        monkeypatch.delattr(signal, name, raising=False)
+    assert [number.name for number in stop_signals()] == ["SIGINT", "SIGTERM"]
+    before = [signal.getsignal(number) for number in stop_signals()]
+    try:
+        outlive_signals(0)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == before[1]
+    finally:
+        for number, handler in zip(stop_signals(), before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_a_truncated_checkpoint_falls_back_to_the_one_before_and_says_so(
@@ -101,7 +113,7 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before_and_says_so(
     last.write_bytes(last.read_bytes()[:-1000])
     run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
     spoken = capsys.readouterr().err
-    assert "last.ckpt cannot be used: it is truncated or damaged" in spoken
+    assert "last.ckpt cannot be read as a checkpoint: it is truncated or damaged" in spoken
     assert "Resuming from previous.ckpt" in spoken
     assert same_weights(tmp_path / "run", whole)
 
@@ -112,7 +124,7 @@ def test_a_flipped_byte_is_noticed_and_with_no_checkpoint_left_said(tmp_path: Pa
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 1
     last.write_bytes(content)
-    with pytest.raises(ValueError, match=r"last.ckpt cannot be used.*No older checkpoint is left"):
+    with pytest.raises(ValueError, match=r"last.ckpt cannot be read.*No older checkpoint is left"):
         find_resumable(tmp_path / "run")
 
 

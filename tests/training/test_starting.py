@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from training.runs import TINY, weights
 
 import finola
+from finola.errors import CorruptFileError, InputError
+from finola.heads import Classifier
 from finola.masked import MaskedFinola
 from finola.training import load_recipe, train
+from finola.training.ema import EMA
 from finola.training.recipe import ModelSection
 from finola.training.reconstruction import build_model
+from finola.training.starting import begin_head
 from finola.training.task import build_task
 
 NAME = "test_resnet/16x1@4:64"
@@ -99,3 +105,50 @@ def test_freezing_the_encoder_leaves_the_rest_as_it_trains(masked: Path) -> None
     dropouts = [module for module in task.model.head.modules() if isinstance(module, torch.nn.Dropout)]
     assert dropouts and all(module.training for module in dropouts)
     assert not any(module.training for module in task.model.encoder.modules())
+
+
+def test_a_part_that_does_not_fit_is_an_error_and_a_new_one_is_said(
+    masked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match=r"pool of .* does not fit"):
+        build_model(ModelSection("test_resnet/32x1@4:64", weights=str(masked)))
+    with pytest.raises(InputError, match=r"transition of .* does not fit"):
+        build_model(ModelSection(f"{NAME}+real", weights=str(masked)))
+    capsys.readouterr()
+    build_model(ModelSection(NAME, weights=str(masked)))
+    assert "encoder, pool, transition. From scratch: decoder." in capsys.readouterr().err
+    MaskedFinola(f"{NAME}+patch", "b").save_pretrained(tmp_path / "b")  # which pools nothing
+    build_model(ModelSection(NAME, weights=str(tmp_path / "b")))
+    assert "encoder, transition. From scratch: decoder, pool." in capsys.readouterr().err
+
+
+def test_a_head_that_starts_from_scratch_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = Classifier("test_resnet", "lin", ["a", "b"], 32)
+    torch.nn.init.normal_(trained.head.linear.weight)
+    trained.save_pretrained(tmp_path / "trained")
+    for head, classes, copied in (("lin", ["a", "b"], True), ("lin", ["a", "c"], False), ("tran-1", ["a", "b"], False)):
+        model = Classifier("test_resnet", head, classes, 32)
+        begin_head(model, tmp_path / "trained")
+        assert ("the head starts from scratch" in capsys.readouterr().err) is not copied
+        if copied:
+            assert torch.equal(model.head.linear.weight, trained.head.linear.weight)
+
+
+def test_weights_of_another_kind_or_in_part_are_never_copied(masked: Path) -> None:
+    state = load_file(masked / "model.safetensors")
+    dropped = next(key for key in state if key.startswith("encoder.") and state[key].ndim > 1)
+    save_file({key: value for key, value in state.items() if key != dropped}, masked / "model.safetensors")
+    model = Classifier("test_resnet", "lin", ["a", "b"], 32)
+    with pytest.raises(CorruptFileError, match=dropped.removeprefix("encoder.").replace(".", r"\.")):
+        begin_head(model, masked)
+    with pytest.raises(InputError, match="does not fit"):
+        build_model(ModelSection(NAME, weights=str(masked)))
+
+
+def test_a_running_mean_of_another_model_is_an_error() -> None:
+    """It would be broadcast: a tensor of one element fits into every other."""
+    mean = EMA(0.9)
+    model = torch.nn.Linear(2, 3)
+    mean.load_state_dict({"steps": 1, "mean": {"weight": torch.zeros(1, 2), "bias": torch.zeros(3)}})
+    with pytest.raises(CorruptFileError, match="another model"):
+        mean.on_fit_start(None, SimpleNamespace(model=model))  # type: ignore[arg-type]

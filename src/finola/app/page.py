@@ -55,7 +55,7 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
     """The page; `finola.app.server` serves it."""
 
     def compare_for(photo: Photo | None, model: str, quality: int, request: gr.Request) -> str:
-        return compare(photo, model, quality, visitors, request.session_hash)
+        return str(compare(photo, model, quality, visitors, request.session_hash))
 
     def choose(model: str, quality: int, event: gr.EventData, request: gr.Request) -> tuple[Any, str, Any]:
         photo, words = taken(lambda: example(chosen(event)))

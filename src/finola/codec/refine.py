@@ -112,4 +112,5 @@ def error_and_step(codec: CodecModel, source: Source, b: Numbers) -> tuple[float
 
 def _tile_numbers(rows: range, columns: range, across: int) -> NDArray[np.int64]:
     """Where the tiles of a rectangle stand in row-major order, `across` tiles to a row."""
-    return (np.array(rows)[:, None] * across + np.array(columns)).reshape(-1)
+    numbers: NDArray[np.int64] = np.array(rows)[:, None] * across + np.array(columns)
+    return numbers.reshape(-1)

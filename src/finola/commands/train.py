@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from finola.commands._output import add_force
 
 if TYPE_CHECKING:
+    from finola.training.engine import Outcome
     from finola.training.recipe import Recipe
 
 HELP = "train a model by a recipe; stop it whenever you like and resume it"

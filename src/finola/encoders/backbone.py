@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from finola.checks import check_values
+
 
 def check_size(height: int, width: int, multiple: int) -> None:
     """Refuse an image that does not divide into whole map cells, naming the nearest sizes that do."""
@@ -79,6 +81,7 @@ class Backbone(nn.Module):
     def stages(self, images: Tensor) -> list[Tensor]:
         """The maps of the stages, finest first; the last is `forward`'s."""
         height, width = images.shape[-2:]
+        check_values(images)
         check_size(height, width, self.reduction)
         if self.image_size and self.image_size != (height, width):
             built = "×".join(map(str, self.image_size))

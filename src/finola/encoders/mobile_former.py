@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from finola.checks import check_values
 from finola.encoders.backbone import check_size
 
 
@@ -250,12 +251,13 @@ class MobileFormer(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def reset_parameters(self) -> None:
+        """Initialise as the author's code does: linear layers N(0, 0.01²) with zero bias, convolutions by fan-out."""
         nn.init.normal_(self.tokens)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
             elif isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.normal_(module.weight, std=0.01)
                 nn.init.zeros_(module.bias)
 
     def layer_of(self, name: str) -> int:
@@ -281,6 +283,7 @@ class MobileFormer(nn.Module):
         return x, tokens
 
     def _maps_and_tokens(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
+        check_values(images)
         check_size(images.shape[-2], images.shape[-1], self.reduction)
         # Channels last: depthwise convolutions are bound by memory, and maps become tokens without being copied.
         x = self.stem(images.contiguous(memory_format=torch.channels_last))

@@ -55,7 +55,7 @@ class MobileFormerClassifier(MobileFormer):
         self.num_classes = num_classes
         self.head: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         if isinstance(self.head, nn.Linear):
-            nn.init.trunc_normal_(self.head.weight, std=0.02)
+            nn.init.normal_(self.head.weight, std=0.01)
             nn.init.zeros_(self.head.bias)
 
     def forward_features(self, images: Tensor) -> Tensor:

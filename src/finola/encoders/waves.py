@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finola.checks import check_values
 from finola.encoders.refinement import build_refinement
+from finola.errors import CorruptFileError
 from finola.names import ModelConfig
 from finola.propagation import start_positions
 from finola.wave.basis import WaveBasis
@@ -14,6 +16,7 @@ from finola.wave.spectrum import OPPONENT, Spectrum
 
 WITHIN = 0.995  # of the sphere's radius: some slack is left to a refinement
 BISECTIONS = 32
+_WAVES = ("waves", "means", "period")
 RIDGE = 3e-4  # of the mean diagonal: a period above the image's side makes neighbouring waves nearly dependent
 
 
@@ -39,7 +42,7 @@ class WaveEncoder(nn.Module):
         *,
         stored: bool = True,
     ) -> None:
-        """Without `stored` a file of weights keeps the waves alone: an untrained analysis follows from them."""
+        """With `stored=False` the state dict has no `analysis.*`: it is solved anew from the waves that are loaded."""
         super().__init__()
         self.config = config
         self.set_spectrum(spectrum)
@@ -94,7 +97,10 @@ class WaveEncoder(nn.Module):
         return x, y
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
-        """A checkpoint brings its own waves: how many each colour has, and with them every shape, may differ."""
+        """Take the waves of the weights: how many each colour has, and so the shapes of `analysis`, may differ."""
+        self._check_waves(
+            {key: state_dict[f"{prefix}basis.{key}"] for key in _WAVES if f"{prefix}basis.{key}" in state_dict}
+        )
         waves = state_dict.get(f"{prefix}basis.waves")
         period = state_dict.get(f"{prefix}basis.period", self.basis.period)
         same = waves is None or (
@@ -107,13 +113,28 @@ class WaveEncoder(nn.Module):
             self._prepare()
             if not self.stored:
                 state_dict |= {f"{prefix}analysis.{colour}": matrix for colour, matrix in enumerate(self._solved())}
-            matrices = [state_dict[f"{prefix}analysis.{colour}"] for colour in range(3)]
             trains = any(matrix.requires_grad for matrix in self.analysis)
-            self.analysis = nn.ParameterList(nn.Parameter(torch.empty(m.shape), trains) for m in matrices)
+            sizes = self.basis.sizes()
+            self.analysis = nn.ParameterList(nn.Parameter(torch.empty(n, n), trains) for n in sizes)
             self.to(device)
         elif not self.stored:
             state_dict |= {f"{prefix}analysis.{colour}": own.detach() for colour, own in enumerate(self.analysis)}
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _check_waves(self, given: dict[str, Tensor]) -> None:
+        """Raise CorruptFileError for waves that no basis of this model has, before anything is computed from them."""
+        waves = given.get("waves", self.basis.waves)
+        means = given.get("means", self.basis.means)
+        period = given.get("period", self.basis.period)
+        integers = not any(tensor.is_floating_point() or tensor.is_complex() for tensor in (waves, means, period))
+        shapes = waves.ndim == 2 and waves.shape[1:] == (3,) and means.ndim == 1 and period.ndim == 0
+        if not (integers and shapes and int(period) > 0):
+            raise CorruptFileError("basis.waves, basis.means and basis.period do not describe plane waves.")
+        size, colours = len(means) + 2 * len(waves), waves[:, 2].tolist()
+        if size > self.config.channels - 2 or len(set(means.tolist())) != len(means):
+            raise CorruptFileError(f"basis.waves has {size} coordinates, too many for {self.config.channels} channels.")
+        if not set(colours) | set(means.tolist()) <= {0, 1, 2} or colours != sorted(colours):
+            raise CorruptFileError("basis.waves and basis.means name colours other than 0, 1 and 2, in this order.")
 
     def gram(self) -> list[Tensor]:
         """Per colour: ΦᵀΦ + ridge over all pixels, float64, from one-dimensional sums alone."""
@@ -182,6 +203,7 @@ class WaveEncoder(nn.Module):
         return [E.to(like) for E in vectors], values.to(like)
 
     def forward(self, images: Tensor) -> Tensor:
+        check_values(images)
         picture = self.basis.split(self.fit_into_sphere(self.analyse(images)))  # (N, M, size)
         if self.refinement is not None:
             picture = picture + self.refinement(images)

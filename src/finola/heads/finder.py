@@ -9,6 +9,7 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from finola.encoders import build_encoder
+from finola.errors import InputError
 from finola.heads.found import Found
 from finola.pretrained import Pretrained
 
@@ -38,6 +39,8 @@ class Finder(nn.Module, Pretrained, ABC):
             raise ValueError(f"a {type(self).__name__.lower()} needs the names of its classes, and got none.")
         self.encoder_name, self.head_name, self.classes = encoder, head, list(classes)
         self.frozen, self.encoder_norms = frozen, encoder_norms
+        if len(size) != 2 or min(size) < 1:
+            raise InputError(f"size is {list(size)}; it is the short side and the largest long side in pixels.")
         self.size = (int(size[0]), int(size[1]))
         self.encoder = build_encoder(encoder, (256, 256))
         if frozen:

@@ -1,20 +1,24 @@
-"""Checkpoint files: written beside their target and renamed, one generation kept, read without unpickling objects."""
+"""Checkpoint files: written beside their target and renamed, one generation kept, verified before they are read."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from lightning.fabric.plugins.io import CheckpointIO
 from torch import Tensor
 
+from finola.errors import CorruptFileError
+
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+MARK = b"finola sha256 "
+SEAL = len(MARK) + hashlib.sha256().digest_size
+NEEDED = ("global_step", "state_dict", "optimizer_states", "loops")  # what a run cannot be resumed without
 
 
 class PlainCheckpointIO(CheckpointIO):
@@ -36,8 +40,9 @@ def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.part")
     try:
-        with beside.open("wb") as file:
-            torch.save(content, file)
+        with beside.open("w+b") as file:
+            _save(content, file)
+            _seal(file)
             file.flush()
             os.fsync(file.fileno())
         if path.name == LAST and path.exists():
@@ -45,6 +50,61 @@ def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+class _Recorder:
+    """A file for torch.save, which reports a failed write as a RuntimeError without its cause."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _save(content: dict[str, Any], file: IO[bytes]) -> None:
+    recorder = _Recorder(file)
+    try:
+        torch.save(content, recorder)  # type: ignore[arg-type]
+    except RuntimeError:
+        if recorder.error is not None:
+            raise recorder.error from None
+        raise
+
+
+def _seal(file: IO[bytes]) -> None:
+    """Append a SHA-256 of everything before it as the comment of the zip archive that torch.save has written.
+
+    The checksums of a zip archive cover its members, not its directory; this one covers every byte. The file remains
+    a valid archive for torch.load.
+    """
+    file.seek(-2, os.SEEK_END)
+    if file.read(2) != b"\0\0":
+        raise RuntimeError("torch.save wrote an archive with a comment, in whose place the checksum belongs.")
+    file.seek(-2, os.SEEK_END)
+    file.write(SEAL.to_bytes(2, "little"))
+    size = file.tell()
+    digest = _digest(file, size)
+    file.seek(size)
+    file.write(MARK + digest)
+
+
+def _digest(file: IO[bytes], size: int) -> bytes:
+    """SHA-256 of the first `size` bytes."""
+    file.seek(0)
+    digest = hashlib.sha256()
+    while size > 0 and (block := file.read(min(size, 2**20))):
+        digest.update(block)
+        size -= len(block)
+    return digest.digest()
 
 
 def link(path: Path, target: Path) -> None:
@@ -58,42 +118,71 @@ def link(path: Path, target: Path) -> None:
     os.replace(beside, target)
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint on the CPU; ValueError when it is damaged or holds anything but plain values."""
+def read_checkpoint(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint on the CPU; CorruptFileError where any byte differs from what was written.
+
+    Only tensors and plain values are read (`weights_only=True`), and only after the checksum has been verified. With
+    `mmap` tensors stay in the file until they are used.
+    """
     problem = damage(path)
     if problem:
-        raise ValueError(f"{path} cannot be read as a checkpoint: {problem}.")
+        raise CorruptFileError(f"{path} cannot be read as a checkpoint: {problem}.")
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise CorruptFileError(f"{path} cannot be read as a checkpoint: {reason}.") from error
+    if not isinstance(content, dict):
+        raise CorruptFileError(f"{path} cannot be read as a checkpoint: it holds a {type(content).__name__}.")
     return content
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint's file, by the checksums inside it; None when it is whole."""
+    """What is wrong with a checkpoint's file, by the checksum of all its bytes; None when it is as it was written."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError) as error:
-        return f"it is truncated or damaged ({error})"
-    return f"its part {broken} is damaged" if broken else None
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END) - SEAL
+            if size < 0:
+                return "it is truncated"
+            file.seek(size)
+            seal = file.read(SEAL)
+            if not seal.startswith(MARK):
+                return "it is truncated or damaged, or finola did not write it: its checksum is missing"
+            return None if _digest(file, size) == seal[len(MARK) :] else "it is damaged: its checksum does not match"
+    except OSError as error:
+        return f"it cannot be opened ({error.strerror or error})"
 
 
-def find_resumable(folder: Path) -> tuple[Path | None, str]:
-    """The newest whole checkpoint of a run, and a sentence when it is not the last one. (None, "") in a new folder."""
+def find_resumable(folder: Path) -> tuple[Path | None, int, str]:
+    """The newest intact checkpoint of a run, its step, and a sentence when it is not the last one.
+
+    (None, 0, "") in a new folder.
+    """
     problems: list[str] = []
     for name in (LAST, PREVIOUS):
         path = folder / name
         if not path.exists():
             continue
-        problem = damage(path)
-        if problem is None:
-            return path, f"{' '.join(problems)} Resuming from {name}, the one before it." if problems else ""
-        problems.append(f"{path} cannot be used: {problem}.")
+        try:
+            step = _step_of(path)
+        except CorruptFileError as error:
+            problems.append(str(error))
+            continue
+        return path, step, f"{' '.join(problems)} Resuming from {name}, the one before it." if problems else ""
     if problems:
-        raise ValueError(f"{' '.join(problems)} No older checkpoint is left; start again with another --out.")
-    return None, ""
+        raise CorruptFileError(f"{' '.join(problems)} No older checkpoint is left; start again with another --out.")
+    return None, 0, ""
+
+
+def _step_of(path: Path) -> int:
+    """The step of a checkpoint that a run can be resumed from."""
+    content = read_checkpoint(path, mmap=True)
+    missing = [key for key in NEEDED if key not in content]
+    step = content.get("global_step")
+    if missing or not isinstance(step, int):
+        what = f"it has no {', '.join(missing)}" if missing else f"its global_step is {step!r}"
+        raise CorruptFileError(f"{path} cannot be resumed from: {what}.")
+    return step
 
 
 def plain(value: Any, where: str = "checkpoint") -> Any:

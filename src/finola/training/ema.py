@@ -8,6 +8,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
+from finola.errors import CorruptFileError
+from finola.training.starting import same_shapes
+
 KEY = "EMA"
 
 
@@ -28,6 +31,8 @@ class EMA(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         weights = _weights(pl_module)
         loaded = self.mean or weights
+        if not same_shapes(loaded, weights):
+            raise CorruptFileError("The running mean (EMA) in the checkpoint is that of another model.")
         self.mean = {name: loaded[name].detach().clone().to(value.device) for name, value in weights.items()}
 
     @torch.no_grad()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,9 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from finola.errors import FinolaError
 from finola.files import write_text
+from finola.training import clock
 from finola.training.checkpoints import LAST, PlainCheckpointIO
 from finola.training.clock import Clock
 from finola.training.ema import EMA
@@ -26,7 +28,13 @@ from finola.training.folder import RECIPE, Beginning, inspect
 from finola.training.loggers import build_loggers
 from finola.training.photos import Photos
 from finola.training.pictures import Pictures
-from finola.training.processes import SharedBuffers, environment_plugins, is_first_process, trainer_options
+from finola.training.processes import (
+    SharedBuffers,
+    count_devices,
+    environment_plugins,
+    is_first_process,
+    trainer_options,
+)
 from finola.training.progress import RunProgress
 from finola.training.randomness import RandomState, seed_all
 from finola.training.recipe import Recipe, check, seconds
@@ -44,6 +52,14 @@ _EXPECTED = (  # what Lightning warns of and this package answers
     ".*Grad strides do not match bucket view strides.*",
     ".*self.log\\('health/.*sync_dist=True.*",
 )
+
+
+# Only writing fails with these. A folder without permission is told by the path in the error.
+_FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EFBIG") if hasattr(errno, name)}
+
+
+class WriteError(FinolaError, OSError):
+    """A run's folder cannot be written to: the disk is full, or the folder is read-only."""
 
 
 @dataclass
@@ -76,22 +92,48 @@ def train(
     """Run a recipe in the folder `out`, and export the best weights to `out/model` when it is finished.
 
     `resume` goes on from the last checkpoint in `out`, or starts where there is none yet. A folder that holds a run is
-    never written to without it.
+    never written to without it. WriteError is raised where the folder cannot be written to; checkpoints written before
+    remain intact.
     """
+    folder = Path(out).expanduser()
+    try:
+        return _train(recipe, folder, resume, export_to, half, quiet)
+    except OSError as error:
+        place = str(error.filename or "")
+        denied = isinstance(error, PermissionError) and place.startswith((str(folder), str(export_to or folder)))
+        if not (denied or error.errno in _FULL):
+            raise
+        where = place or folder
+        raise WriteError(
+            f"Cannot write {where}: {error.strerror or error}; {_last_good(folder)}; go on with: {_again(folder)}"
+        ) from error
+
+
+def _last_good(folder: Path) -> str:
+    return f"{folder / LAST} is the last good checkpoint" if (folder / LAST).exists() else "no checkpoint was written"
+
+
+def _again(folder: Path) -> str:
+    return f"finola train --resume --out {folder}" if (folder / RECIPE).exists() else "the same command"
+
+
+def _train(
+    recipe: Recipe, folder: Path, resume: bool, export_to: str | Path | None, half: bool, quiet: bool
+) -> Outcome:
     check(recipe)
     # GELU's tail makes gradients of 1e-39, on which CPUs are ten times slower. Before the first thread is started.
     torch.set_flush_denormal(True)
-    folder = Path(out).expanduser()
     beginning = inspect(folder, recipe, resume, is_first_process())
     recipe, photos = task_class(recipe).open(recipe)
+    photos.check_processes(count_devices(recipe.trainer) * recipe.trainer.nodes)
     seed_all(recipe.seed)
     task = build_task(recipe)
     folder.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
+    started = clock.now()
     with _calm():
         trainer = build_trainer(recipe, folder, beginning, quiet)
         ending = _fit(trainer, task, photos, beginning, recipe)
-    outcome = _outcome(trainer, folder, ending, time.monotonic() - started)
+    outcome = _outcome(trainer, folder, ending, clock.now() - started)
     outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
     if trainer.is_global_zero:
         _report_unreadable(photos, folder)
@@ -152,8 +194,7 @@ def _outcome(trainer: Trainer, folder: Path, ending: BaseException | None, took:
     saving = next(c for c in trainer.callbacks if isinstance(c, Saving))  # type: ignore[attr-defined]
     progress = next(c for c in trainer.callbacks if isinstance(c, RunProgress))  # type: ignore[attr-defined]
     step, epoch = trainer.global_step, trainer.current_epoch
-    again = f"finola train --resume --out {folder}" if (folder / RECIPE).exists() else "the same command"
-    kept = f"{folder / LAST} is the last good checkpoint" if (folder / LAST).exists() else "no checkpoint was written"
+    again, kept = _again(folder), _last_good(folder)
     outcome = Outcome("finished", f"finished at step {step}", str(folder), step, epoch)
     if isinstance(ending, Diverged):
         outcome.status = "diverged"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from finola.training.checkpoints import LAST, PREVIOUS, find_resumable
+from finola.training.processes import say
 from finola.training.reading import load_recipe, settings_of
 from finola.training.recipe import Recipe
 
@@ -37,15 +35,11 @@ def inspect(folder: Path, recipe: Recipe, resume: bool, first_process: bool = Tr
     holds_run = any((folder / name).exists() for name in (RECIPE, LAST, PREVIOUS))
     if holds_run and not resume and first_process:
         raise ValueError(f"{folder} already holds a run: add --resume to go on with it, or choose another --out.")
-    checkpoint, sentence = find_resumable(folder) if resume else (None, "")
-    step = 0
-    if checkpoint is not None:
-        content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-        step = int(content["global_step"])
+    checkpoint, step, sentence = find_resumable(folder) if resume else (None, 0, "")
     if not first_process:
         return Beginning(checkpoint, step)
     if resume:
-        _say(sentence or (f"Resuming at step {step}." if checkpoint else f"{folder} has no checkpoint yet: starting."))
+        say(sentence or (f"Resuming at step {step}." if checkpoint else f"{folder} has no checkpoint yet: starting."))
     if checkpoint is not None and (folder / RECIPE).exists():
         _compare(load_recipe(folder / RECIPE), recipe)
     return Beginning(checkpoint, step)
@@ -59,8 +53,4 @@ def _compare(before: Recipe, now: Recipe) -> None:
         if key in FIXED:
             raise ValueError(f"this run was begun with {key}={old.get(key)}, and cannot be resumed with {new[key]}.")
     if changed:
-        _say("Changed since the run was begun: " + ", ".join(f"{k} {old.get(k)} → {new[k]}" for k in changed) + ".")
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+        say("Changed since the run was begun: " + ", ".join(f"{k} {old.get(k)} → {new[k]}" for k in changed) + ".")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from finola.training import clock
 from finola.training.recipe import Recipe
 
 CURVE = "metrics.csv"
@@ -29,7 +29,7 @@ class Curve(Logger):
         self.path = folder / CURVE
         self._rows = [row for row in read_curve(self.path) if row["step"] < resumed_step]
         self._columns = list(dict.fromkeys([*_FIRST, *(key for row in self._rows for key in row)]))
-        self._begin = time.monotonic() - (self._rows[-1]["seconds"] if self._rows else 0.0)
+        self._begin = clock.now() - (self._rows[-1]["seconds"] if self._rows else 0.0)
         self._fresh = True
 
     @property
@@ -45,7 +45,7 @@ class Curve(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        seconds = round(time.monotonic() - self._begin, 3)
+        seconds = round(clock.now() - self._begin, 3)
         row = {"step": step or 0, "epoch": int(metrics.get("epoch", 0)), "seconds": seconds}
         row |= {key: value for key, value in metrics.items() if key != "epoch"}
         self._rows.append(row)

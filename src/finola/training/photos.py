@@ -18,6 +18,7 @@ from finola.data import (
     open_data,
 )
 from finola.data.sources import evenly
+from finola.errors import InputError
 from finola.names import ModelConfig
 from finola.training.recipe import ON_ENCODERS, ON_OBJECTS, DataSection, Recipe
 
@@ -56,6 +57,14 @@ class Photos(LightningDataModule):
         dataset.source = evenly(dataset.source, limit)
         return dataset
 
+    def check_processes(self, processes: int) -> None:
+        """Raise InputError where a process would have no photo to validate."""
+        if len(self.val) < processes:
+            raise InputError(
+                f"{self.val.source.where} has {len(self.val)} photos to validate, fewer than the {processes} "
+                "processes: add photos, raise data.val_limit, or lower trainer.devices."
+            )
+
     def train_dataloader(self) -> Loader:
         return self._load(self.train, per_pass(self.recipe, self._processes), shuffle=True)
 
@@ -93,10 +102,14 @@ class Photos(LightningDataModule):
 
 
 def outlive_signals(worker: int) -> None:
-    """A signal to the whole job reaches workers too: they go on while the main process writes its checkpoint."""
+    """Keep a loader's worker alive while the main process writes its checkpoint: a signal to the job reaches both.
+
+    Windows has no alarm; there SIGTERM ends a worker at once.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "alarm"):
-        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(PATIENCE) and None)
+    alarm = getattr(signal, "alarm", None)
+    if alarm is not None:
+        signal.signal(signal.SIGTERM, lambda *_: alarm(PATIENCE) and None)
 
 
 def per_pass(recipe: Recipe, processes: int) -> int:

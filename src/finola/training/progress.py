@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from finola.training import clock
 from finola.training.recipe import Recipe, seconds
 from finola.training.task import mean_psnr
 
@@ -25,7 +25,7 @@ class RunProgress(Callback):
         self._bar_task: Any = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._begin, self._first_step = time.monotonic(), trainer.global_step
+        self._begin, self._first_step = clock.now(), trainer.global_step
         self._mark, self._images = self._begin, 0
         if self.quiet or not trainer.is_global_zero or not sys.stderr.isatty():
             return
@@ -41,7 +41,7 @@ class RunProgress(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._images += len(batch.images) * trainer.world_size
-        self.images_per_second = self._images / max(time.monotonic() - self._mark, 1e-9)
+        self.images_per_second = self._images / max(clock.now() - self._mark, 1e-9)
         pl_module.log("train/images_per_second", self.images_per_second)
         if self._bar is None:
             return
@@ -52,11 +52,11 @@ class RunProgress(Callback):
         self._bar.update(self._bar_task, description=epoch, completed=share, figures=self._figures(trainer, left))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._paused = time.monotonic()
+        self._paused = clock.now()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if hasattr(self, "_mark"):
-            self._mark += time.monotonic() - self._paused  # the speed is that of training alone
+            self._mark += clock.now() - self._paused  # the speed is that of training alone
         if self.quiet or not trainer.is_global_zero:
             return
         figures = [(key[4:], float(value)) for key, value in trainer.callback_metrics.items() if key.startswith("val/")]
@@ -78,7 +78,7 @@ class RunProgress(Callback):
 
     def _left(self, trainer: Trainer) -> tuple[float, float]:
         """The share of the run that is done, and the seconds that are left by the pace so far."""
-        elapsed = time.monotonic() - self._begin
+        elapsed = clock.now() - self._begin
         limit = self.recipe.trainer.max_steps
         total = trainer.datamodule.steps_per_epoch * self.recipe.schedule.epochs  # type: ignore[attr-defined]
         total = min(total, limit) if limit else total

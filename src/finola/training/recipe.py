@@ -153,7 +153,7 @@ class TrainerSection:
     clip: float | None = None  # largest norm of the gradient
     ema: float | None = None  # decay of the running mean of weights, such as 0.999
     compile: bool = False
-    sync_batchnorm: bool = False
+    sync_batchnorm: bool | None = None  # None: where several GPUs train together; it needs CUDA
     deterministic: bool = False
     max_steps: int | None = None
     max_time: str | None = None  # such as 45s, 30m, 1h30m, 2d

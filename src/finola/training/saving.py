@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,12 +11,16 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from finola.training import clock
 from finola.training.checkpoints import BEST, LAST
 from finola.training.folder import RECIPE
 from finola.training.reading import save_recipe
 from finola.training.recipe import Recipe
 
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that stop a run with a checkpoint, those that this platform has: Windows has no SIGUSR1."""
+    return [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 
 
 class Interrupted(Exception):
@@ -39,18 +42,18 @@ class Saving(Checkpoint):
         self.best: float | None = None
         self.best_step = 0
         self._signal: str | None = None
-        self._saved_at = time.monotonic()
+        self._saved_at = clock.now()
         self._step = -1
         self._validated = self._stopped_inside = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._saved_at, self._step, self._validated = time.monotonic(), trainer.global_step, False
+        self._saved_at, self._step, self._validated = clock.now(), trainer.global_step, False
         pl_module.skip_validation = False  # type: ignore[assignment]
         if trainer.is_global_zero:  # not before: what cannot run leaves no trace, and no run is resumed with it
             save_recipe(self.recipe, self.folder / RECIPE)
         self._limit_steps(trainer)
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:  # Lightning puts the former handlers back when the run ends
+            for number in stop_signals():  # Lightning puts the former handlers back when the run ends
                 signal.signal(number, self._note)
 
     def on_train_batch_end(
@@ -108,7 +111,7 @@ class Saving(Checkpoint):
     def _due(self, trainer: Trainer) -> bool:
         steps, minutes = self.section.every_steps, self.section.every_minutes
         by_steps = steps > 0 and self._step % steps == 0
-        return by_steps or self._agree(trainer, minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes)
+        return by_steps or self._agree(trainer, minutes > 0 and clock.now() - self._saved_at >= 60 * minutes)
 
     def _agree(self, trainer: Trainer, decision: bool) -> bool:
         """Whether any process says so: all of them write a checkpoint together or not at all."""
@@ -116,4 +119,4 @@ class Saving(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         trainer.save_checkpoint(self.folder / LAST, weights_only=False)
-        self._saved_at = time.monotonic()
+        self._saved_at = clock.now()

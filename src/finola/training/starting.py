@@ -7,12 +7,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
+from finola.errors import InputError, MissingFileError
+from finola.loading import WEIGHTS, load_weights, read_weights
 from finola.masked import MaskedFinola
 from finola.names import nearest
+from finola.training.processes import say
 from finola.training.recipe import ModelSection
 from finola.wave.start import wave_basis
 from finola.zoo import encoder_name, find_trained, load, read_config, trained_part
@@ -33,7 +35,7 @@ def folder_of(weights: str) -> Path:
     """Where the trained model lies that `model.weights` names."""
     folder = find_trained(weights)
     if folder is None:
-        raise FileNotFoundError(f"model.weights is {weights!r}: there is no trained model of that name here.")
+        raise MissingFileError(f"model.weights is {weights!r}: there is no trained model of that name here.")
     return folder
 
 
@@ -44,35 +46,39 @@ def same_shapes(given: dict[str, Tensor], own: dict[str, Tensor]) -> bool:
 
 def begin_encoder(encoder: nn.Module, folder: Path) -> None:
     """Copy the encoder of a trained model, whatever stands on it there."""
-    encoder.load_state_dict(trained_part(folder, "encoder."))
+    load_weights(encoder, trained_part(folder, "encoder."), f"{folder / WEIGHTS} (encoder)")
 
 
 def begin_head(model: Any, folder: Path) -> None:
-    """Copy the encoder, and the head on it where its kind and classes are the same (a probe starts fine-tuning)."""
+    """Copy the encoder, and the head on it where its kind and classes are the same (a probe starts fine-tuning).
+
+    Otherwise the head starts from scratch, which is said where the folder has one.
+    """
     begin_encoder(model.encoder, folder)
-    if read_config(folder).get("classes") != model.classes:
-        return
-    head, own = trained_part(folder, "head."), model.head.state_dict()
-    if same_shapes(head, own):
-        model.head.load_state_dict(head)
+    config, head = read_config(folder), trained_part(folder, "head.")
+    if config.get("classes") == model.classes and same_shapes(head, model.head.state_dict()):
+        load_weights(model.head, head, f"{folder / WEIGHTS} (head)")
+    elif head:
+        say(f"The encoder is that of {folder}; its head has other classes or layers, so the head starts from scratch.")
 
 
 def begin_masked(model: MaskedFinola, name: str) -> None:
     """Copy a masked model of the same parts; the size of its images may be another, since no part depends on it."""
-    given, own = load_file(folder_of(name) / "model.safetensors"), model.state_dict()
+    given, own = read_weights(folder_of(name) / WEIGHTS), model.state_dict()
     if not same_shapes(given, own):
-        raise ValueError(
+        raise InputError(
             f"{model.config} cannot begin with the weights of {name}: that is no masked model of its parts."
         )
-    model.load_state_dict(given)
+    load_weights(model, given, name)
 
 
 def begin(model: Autoencoder, name: str) -> list[str]:
-    """Begin with a trained model of the same name; of one with another encoder, with its recurrence and decoder; of one
-    that draws no pictures, with encoder, pooling and recurrence.
+    """Initialise `model` from a trained one, and return the names of what was copied.
 
-    The last is how the appendix compares FINOLA and masked FINOLA: those three are kept, the decoder is new. The names
-    of what was copied are returned.
+    From a model of the same name everything is copied; from an autoencoder with another encoder, the recurrence and
+    the decoder; from a masked model, a classifier or MoCo, those of encoder, pooling and recurrence that it has. The
+    last is how the appendix compares FINOLA and masked FINOLA. Each part is copied completely or InputError is raised;
+    which parts start from scratch is said.
     """
     own, folder = model.state_dict(), find_trained(name)
     draws = folder is None or ("variant" not in (config := read_config(folder)) and "name" in config)
@@ -83,15 +89,23 @@ def begin(model: Autoencoder, name: str) -> list[str]:
             fits = _without_encoder(trained, model)
     else:
         assert folder is not None
-        fits = {
-            key: value
-            for key, value in load_file(folder / "model.safetensors").items()
-            if key.startswith(("encoder.", "pool.", "transition.")) and key in own and own[key].shape == value.shape
-        }
-        if any(key.startswith("encoder.") and key not in fits for key in own):
-            raise ValueError(f"the encoder of {name} does not fit {model.config}.")
-    model.load_state_dict(own | fits)
+        fits = _parts(read_weights(folder / WEIGHTS), own, f"{model.config}", name)
+    load_weights(model, own | fits, name)
+    copied, parts = ({key.partition(".")[0] for key in keys} for keys in (fits, own))
+    if parts - copied:
+        say(f"From {name}: {', '.join(sorted(copied))}. From scratch: {', '.join(sorted(parts - copied))}.")
     return sorted(fits)
+
+
+def _parts(given: dict[str, Tensor], own: dict[str, Tensor], model: str, name: str) -> dict[str, Tensor]:
+    """Encoder, pooling and recurrence of `given`, each with exactly the names and shapes that `own` has."""
+    fits: dict[str, Tensor] = {}
+    for part in ("encoder.", "pool.", "transition."):
+        theirs, ours = ({k: v for k, v in state.items() if k.startswith(part)} for state in (given, own))
+        if (theirs or part == "encoder.") and not same_shapes(theirs, ours):
+            raise InputError(f"the {part.rstrip('.')} of {name} does not fit {model}.")
+        fits |= theirs
+    return fits
 
 
 def _without_encoder(trained: Autoencoder, model: Autoencoder) -> dict[str, Tensor]:

@@ -66,6 +66,10 @@ class WaveBasis(nn.Module):
         """How many coordinates of q carry the picture: one per mean, two per wave."""
         return len(self.means) + 2 * len(self.waves)
 
+    def sizes(self) -> list[int]:
+        """How many coordinates each colour has."""
+        return [int((self.means == colour).any()) + 2 * int((self.waves[:, 2] == colour).sum()) for colour in range(3)]
+
     @property
     def spare(self) -> int:
         """Channels of 1⊥ that neither carry the picture nor are the slack; they stay zero."""

@@ -15,6 +15,7 @@ from finola.files import check_folder, replacing
 from finola.names import ModelConfig
 from finola.propagation import propagate, start_positions
 from finola.tiles import cut, pad_to_multiple
+from finola.transitions import prepared
 from finola.wave.analysis import Quadrant, Waves
 from finola.wave.pencil import KINDS
 from finola.wave.residuals import Measurement
@@ -178,7 +179,7 @@ def liveliest(waves: Waves, image: Tensor, quadrant: str) -> tuple[Tensor, tuple
     config = model.config
     tiles, _ = cut(pad_to_multiple(image.to(next(model.parameters())), config.image_size), config.image_size)
     tile = tiles[int(tiles.flatten(1).var(1).argmax())][None]
-    z = propagate(model.encode(tile), model.transition.prepared(), config.map_size, config.start)
+    z = propagate(model.encode(tile), prepared(model.transition), config.map_size, config.start)
     return waves.project(z.cpu(), quadrant)[0], start_positions(config.start, config.map_size, config.paths)[0]
 
 

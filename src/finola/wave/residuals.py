@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from finola.propagation import EPS, Coefficients, Position, Step, propagate, start_positions
 from finola.tiles import cut, join, pad_to_multiple
-from finola.transitions import LinearAfterNorm
+from finola.transitions import LinearAfterNorm, prepared
 from finola.wave.analysis import QUADRANTS, Quadrant, Waves, waves
 from finola.wave.pencil import KINDS, condition
 
@@ -113,7 +113,7 @@ def health(model: Autoencoder, images: Tensor) -> dict[str, float]:
     config = model.config
     with _evaluating(model):
         q = model.encode(_tiles(model, images)[0])
-        step = transition.prepared()
+        step = prepared(transition)
         apart, whole, low, high = 0.0, 0.0, math.inf, 0.0
         for part in q.split(_batch(model)):
             totals: list[Tensor] = []

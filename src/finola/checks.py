@@ -1,0 +1,36 @@
+"""Checks of image tensors that every model makes before it computes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from finola.errors import InputError
+
+LARGEST = 8.0  # no pixel in [0, 1] exceeds it after noise or standardisation; most 8-bit photos do
+
+
+def check_values(images: Tensor) -> None:
+    """Raise InputError for images that are not floating point, or whose values are those of 8-bit photos.
+
+    Pixels are in [0, 1]. Values up to `LARGEST` = 8 pass, so that noise and standardisation are possible. While a
+    graph is traced, compiled or captured, and on the meta device, only the dtype is checked.
+    """
+    if not images.is_floating_point():
+        dtype = str(images.dtype).removeprefix("torch.")
+        raise InputError(f"The images have dtype {dtype}; models take pixels in [0, 1]: use images.float() / 255.")
+    if not _has_values(images):
+        return
+    largest = float(images.detach().amax())
+    if largest > LARGEST:
+        raise InputError(f"The largest pixel is {largest:g}; models take pixels in [0, 1]: divide 8-bit images by 255.")
+
+
+def _has_values(images: Tensor) -> bool:
+    """Whether the values can be read now: not in a traced graph, on the meta device or in a captured CUDA graph."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    if traced or images.is_meta or images.numel() == 0:
+        return False
+    if type(images) not in (Tensor, torch.nn.Parameter):  # such as the fake tensors of torch.export
+        return False
+    return not (images.is_cuda and torch.cuda.is_current_stream_capturing())
