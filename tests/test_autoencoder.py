@@ -257,3 +257,15 @@ def test_the_value_check_leaves_tracing_and_the_meta_device_alone():
     assert model.to("meta").encoder(images.to("meta")).is_meta
     with FakeTensorMode() as mode:
         check_values(mode.from_tensor(images))
+
+
+@pytest.mark.parametrize("size", [(16, 16 * 130), (16 * 11, 16 * 13 - 5)])
+def test_a_photo_of_many_tiles_is_reconstructed_in_blocks_without_a_difference(size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    model = Autoencoder("waves+conv/32x1@4:16").eval()
+    for parameter in model.decoder.parameters():
+        parameter.data += 0.01 * torch.randn_like(parameter)
+    images = torch.rand(2, 3, *size)
+    whole = model(images)  # with gradients: all at once
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), whole, rtol=1e-4, atol=1e-4)

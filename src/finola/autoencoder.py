@@ -18,7 +18,7 @@ from finola.names import ModelConfig, show_size
 from finola.pooling import AttentionPool
 from finola.pretrained import Pretrained
 from finola.propagation import Order, propagate, start_positions
-from finola.tiles import cut, join, pad_to_multiple
+from finola.tiles import BLOCK, cut, decode_blocks, grid_of, join, pad_to_multiple
 from finola.transitions import DIRECTIONS, Transition, build_transition, check_named, prepared
 from finola.wave.start import initialise_waves
 
@@ -111,16 +111,38 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         """Reconstruct images of any size of at least one cell.
 
         A size that is not the model's own is cut into tiles, each with its own q; their maps are joined and decoded
-        across the tiles' borders. `on_q` is what happens to q on the way, such as rounding it.
+        across the tiles' borders. `on_q` is what happens to q on the way, such as rounding it. Without gradients a
+        photo of many tiles is handled in blocks, which bounds memory.
         """
         self._check_images(images)
         height, width = images.shape[-2:]
         size = self.config.image_size
         whole = (height, width) == size
+        rows, columns = grid_of((height, width), size)
+        if rows * columns > BLOCK and not torch.is_grad_enabled():
+            return torch.stack([self._forward_in_blocks(image, on_q) for image in images])
         tiles, grid = (images, (1, 1)) if whole else cut(pad_to_multiple(images, size), size)
         q: Tensor = self.pool(self.encoder(tiles))
         z = self.propagate(q if on_q is None else on_q(q))
         return self.decode(z) if whole else self.decode(join(z, grid))[..., :height, :width]
+
+    def _forward_in_blocks(self, image: Tensor, on_q: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """`forward` of one image (3, H, W) of many tiles; a whole tile of its neighbours is decoded with each block."""
+        tile, map_size = self.config.image_size, self.config.map_size
+        grid = grid_of((image.shape[1], image.shape[2]), tile)
+        result = torch.empty_like(image)
+
+        def grow(rows: range, columns: range) -> Tensor:
+            part = image[
+                None, :, rows.start * tile[0] : rows.stop * tile[0], columns.start * tile[1] : columns.stop * tile[1]
+            ]
+            q: Tensor = self.pool(self.encoder(cut(pad_to_multiple(part, tile), tile)[0]))
+            return self.propagate(q if on_q is None else on_q(q))
+
+        for y, x, pixels in decode_blocks(grow, self.decode, grid, tile, map_size, margin=map_size):
+            target = result[:, y : y + pixels.shape[1], x : x + pixels.shape[2]]
+            target.copy_(pixels[:, : target.shape[1], : target.shape[2]])
+        return result
 
     def check_saveable(self) -> None:
         config = self.config

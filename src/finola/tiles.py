@@ -111,15 +111,17 @@ def decode_blocks(
     grid: Size,
     tile: Size,
     map_size: Size,
+    *,
+    margin: Size | None = None,
     most: int = BLOCK,
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Decode a grid of tiles block by block, each with half a tile of its neighbours on every side.
+    """Decode a grid of tiles block by block, each with `margin` cells of its neighbours on every side.
 
     `grow(rows, columns)` returns the maps (len(rows)·len(columns), C, *map_size) of tiles in row-major order; `decode`
-    turns joined maps into pixels. Yields (y, x, pixels (3, h, w)), which together cover the grid once. Half a tile
-    exceeds the receptive field of the decoders' convolutions, so no border shows between blocks.
+    turns joined maps into pixels. Yields (y, x, pixels (3, h, w)), which together cover the grid once. The default
+    margin, half a tile, exceeds the receptive field of the wave decoders, so no border shows between their blocks.
     """
-    margin = map_size[0] // 2, map_size[1] // 2  # cells
+    margin = margin or (map_size[0] // 2, map_size[1] // 2)
     maps: dict[int, Tensor] = {}  # joined rows of the current columns, so that a neighbouring row is grown only once
     current: range | None = None
     for block in blocks(grid, most):
