@@ -51,7 +51,7 @@ def serve(
         app = create_app(folder, (host, *allowed_hosts), visitors)
         _warm_up()
 
-        class Server(uvicorn.Server):  # type: ignore[misc]
+        class Server(uvicorn.Server):
             def handle_exit(self, sig: int, frame: FrameType | None) -> None:
                 end_soon(sig, folder, visitors)
                 super().handle_exit(sig, frame)
