@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ sys.exit(main(["app", "--port", "0"]))
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A page of our own; at the end it has sent nothing outside, met no fault and left no file."""
+    """A server of the page. At the end it has connected to nothing outside, raised nothing and left no file."""
     folder = tmp_path_factory.mktemp("server")
     noise = folder / "noise"
     with noise.open("w") as errors:
@@ -49,8 +50,33 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait(30)
         server.stdout.close()
     assert left == []
-    assert not {"OUTSIDE", "Traceback"} & set(noise.read_text().split()), noise.read_text()
+    assert faults(noise.read_text()) == []
     assert not list(folder.glob("finola-*"))
+
+
+def faults(log: str) -> list[str]:
+    """Connections to the outside, and tracebacks through this package; what a library logs about itself is not ours."""
+    found = [line for line in log.splitlines() if line.startswith("OUTSIDE")]
+    for traceback in re.split(r"(?=Traceback \(most recent call last\))", log)[1:]:
+        files = re.findall(r'File "([^"]+)", line', traceback)
+        ours = [name for name in files if "/finola/" in name.replace("\\", "/")]
+        passed_on = all(name.endswith("guard.py") for name in ours) and ours[-1:] != files[-1:]
+        if ours and not passed_on:  # every request passes through the guard, whoever fails behind it
+            found.append(traceback)
+    return found
+
+
+def test_faults_are_told_from_the_log_of_a_library():
+    def traceback(*names: str) -> str:
+        frames = "".join(f'  File "/site-packages/{name}", line 1, in f\n    g()\n' for name in names)
+        return f"Traceback (most recent call last):\n{frames}RuntimeError: broken\n"
+
+    library = "Task exception was never retrieved\n" + traceback("finola/app/guard.py", "gradio/routes.py")
+    library += "RuntimeError: async generator ignored GeneratorExit\n" + traceback("uvicorn/server.py")
+    assert faults(library) == []
+    for ours in (traceback("gradio/utils.py", "finola/app/waves.py", "torch/x.py"), traceback("finola/app/guard.py")):
+        assert len(faults(library + ours + library)) == 1
+    assert faults("OUTSIDE ('203.0.113.1', 80)\n") == ["OUTSIDE ('203.0.113.1', 80)"]
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +222,17 @@ def test_what_cannot_be_taken_is_told_in_a_sentence_and_the_photo_stays(browser,
     assert visit.picture("#compared", 1) == before
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390  # a phone need not scroll sideways
     assert visit.page.evaluate("document.body.classList.contains('dark')")
+    visit.leave()
+
+
+def test_a_large_photo_is_shown_scaled_down_and_says_so(browser, address, tmp_path):
+    visit = Visit(browser, address)
+    before = visit.picture("#compared", 1)
+    Image.linear_gradient("L").resize((20_000, 8)).save(tmp_path / "wide.png")
+    visit.drop(tmp_path / "wide.png")
+    visit.until_changed("#compared", before, 1)
+    visit.said("wide.png: 20000 × 8 pixels")
+    visit.said("Scaled down from 20000 × 8 to 16384 × 7 pixels", "#compared")
     visit.leave()
 
 

@@ -38,3 +38,13 @@ def test_an_address_or_port_that_is_none_is_one_sentence():
 def test_without_a_port_the_first_free_one_is_taken():
     with listen("127.0.0.1", None) as first, listen("127.0.0.1", None) as second:
         assert 7860 <= first.getsockname()[1] < second.getsockname()[1]
+
+
+def test_further_names_of_the_machine_reach_the_server(monkeypatch):
+    from finola.app import server
+
+    served: list[tuple[object, ...]] = []
+    monkeypatch.setattr(server, "serve", lambda host, port, ready, allowed: served.append((host, tuple(allowed))))
+    assert main(["app", "--host", "0.0.0.0", "--allow-host", "box.local", "--allow-host", "box"]) == 0
+    assert main(["app"]) == 0
+    assert served == [("0.0.0.0", ("box.local", "box")), ("127.0.0.1", ())]
