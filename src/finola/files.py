@@ -24,9 +24,10 @@ def output_paths(
 ) -> list[Path]:
     """Check, before the work, that these files may be written, and return their paths with `~` expanded.
 
-    An input is never overwritten, not even with `force`. It is recognised through symbolic links, hard links and other
-    spellings of its name; every file inside an input folder is an input. Any other existing file needs `force`. Two of
-    the paths may not name the same file; names that differ in case only are the same file on some file systems.
+    An input is never overwritten, not even with `force`. An input file is recognised through symbolic links, hard links
+    and other spellings of its name, and every file inside an input folder is an input. Any other existing file needs
+    `force`. Two of the paths may not name the same file, not even if their names differ in case, because some file
+    systems ignore it.
     Folders that do not exist are an error, or are created if `create` is set and every other check has passed.
     """
     targets = [Path(path).expanduser() for path in paths]

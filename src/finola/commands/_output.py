@@ -118,8 +118,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def progress(items: Iterable[Any], total: int, what: str, quiet: bool = False) -> Iterable[Any]:
-    """The items, with a bar on standard error when the work is long enough to wonder about."""
-    if quiet:
+    """Yield the items, with a progress bar on standard error if it is a terminal."""
+    if quiet or not sys.stderr.isatty():
         yield from items
         return
     from rich.console import Console

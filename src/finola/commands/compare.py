@@ -134,6 +134,8 @@ def _has_train(data: Sequence[str]) -> bool:
 def _measure(
     photos: Any, words: list[str], fitted: dict[int, Path], cache: Path, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
+    import sys
+
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -141,7 +143,8 @@ def _measure(
 
     rows: list[dict[str, Any]] = []
     columns = (TextColumn("comparing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=args.json) as bar:
+    quiet = args.json or not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task("comparing", total=None)
         for done, total, more in measured(photos, words, fitted, cache, args.workers):
             rows += more
