@@ -33,6 +33,7 @@ from fuzz_cases import READERS, Samples, run_case
 SECONDS, MEGABYTES = 2.0, 1500.0
 HANGS = 60.0  # seconds on the clock after which a child is ended
 ADDRESS_SPACE = 4 * 2**30  # bytes that a child may map beyond what it has at its start
+EXAMPLES = 20  # failures that the JSON file quotes for each reader
 RESULT = Path(__file__).parents[1] / "results" / "fuzz-readers.json"
 
 
@@ -185,16 +186,14 @@ def report(tallies: dict[str, Tally], seed: int) -> dict[str, Any]:
             "cases": tally.cases,
             "accepted": tally.accepted,
             "refused": dict(sorted(tally.refused.items())),
-            "failures": tally.failures,
+            "failures": len(tally.failures),
+            "examples": tally.failures[:EXAMPLES],
             "slowest_seconds": round(tally.slowest_seconds, 3),
             "peak_MB": round(tally.peak_MB),
         }
         for name, tally in tallies.items()
     }
-    total = {
-        key: sum(len(row[key]) if key == "failures" else row[key] for row in readers.values())
-        for key in ("cases", "failures")
-    }
+    total = {key: sum(row[key] for row in readers.values()) for key in ("cases", "failures")}
     return {"seed": seed, **total, "cpu": processor(), "python": platform.python_version(), "readers": readers}
 
 

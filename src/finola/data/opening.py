@@ -164,13 +164,13 @@ def _expand(pattern: Path) -> list[Path]:
         return [pattern]
     if "{" not in str(pattern):
         return sorted(Path(path) for path in glob(str(pattern)))
-    from braceexpand import UnbalancedBracesError, braceexpand
+    from braceexpand import braceexpand
 
     if _expansions(str(pattern)) > MOST_FILES:
         raise InputError(f"{shorten(str(pattern))} stands for more than {MOST_FILES} files; name a folder instead.")
     try:
         texts = list(braceexpand(str(pattern)))
-    except UnbalancedBracesError as error:
+    except ValueError as error:
         raise InputError(
             f"The braces of {shorten(str(pattern))} do not match; write shards/{{000..127}}.tar."
         ) from error
