@@ -41,7 +41,7 @@ prove: $(VENV)/.installed-test
 	$(call EACH,$(PROOFS_ON_DATA))
 
 EACH = set -e; for proof in $(1); do echo "== $$proof"; $(BIN)/python benchmarks/$$proof; done
-PROOFS := fuzz_codec.py memory.py codec_memory.py detection_speed.py
+PROOFS := fuzz_readers.py memory.py codec_memory.py detection_speed.py
 STUDY := runs/study
 PROOFS_ON_DATA := wave_start.py "tile_borders.py kodak" "overfit_detection.py detect" "overfit_detection.py segment --rate 5e-4 --clip 1" \
   "study.py --runs $(STUDY)" \

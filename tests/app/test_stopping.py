@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,14 +48,15 @@ server.serve(port=0)
 """
 
 
-def compare(connection: http.client.HTTPConnection, handler: int, session: str, quality: int) -> None:
+def compare(port: int, handler: int, session: str, quality: int) -> None:
     """Choose an example photo, as a browser does: its comparison is what computes."""
     body = {"fn_index": handler, "session_hash": session, "data": ["waves512", quality]}
     body["event_data"] = {"choice": "coffee"}
-    connection.request("POST", "/gradio_api/queue/join", json.dumps(body), {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    assert answer.status == 200, answer.read()
-    answer.read()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+        connection.request("POST", "/gradio_api/queue/join", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        answer.read()
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
@@ -65,20 +67,16 @@ def test_work_of_a_visitor_who_left_ends_and_a_busy_server_stops(tmp_path: Path,
             assert server.stdout is not None
             handler = int(server.stdout.readline())
             port = int(server.stdout.readline().rsplit(":", 1)[1])
-            visitor = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-            visitor.request("GET", "/gradio_api/heartbeat/one")
-            alive = visitor.getresponse()
-            assert alive.status == 200
-            other = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-            compare(other, handler, "one", quality=50)
-            assert server.stdout.readline() == "COMPUTING\n"
-            alive.close()
-            visitor.close()
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as visitor:
+                visitor.request("GET", "/gradio_api/heartbeat/one")
+                with closing(visitor.getresponse()) as alive:
+                    assert alive.status == 200
+                    compare(port, handler, "one", quality=50)
+                    assert server.stdout.readline() == "COMPUTING\n"
             assert server.stdout.readline() == "ENDED\n"
 
-            compare(other, handler, "two", quality=1)
+            compare(port, handler, "two", quality=1)
             assert server.stdout.readline() == "COMPUTING\n"
-            other.close()
             assert list(tmp_path.glob("finola-app-*"))
             server.send_signal(sig)
             server.wait(PATIENCE)

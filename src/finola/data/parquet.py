@@ -23,7 +23,7 @@ LABEL_COLUMNS = ("label", "labels", "cls")
 MOST_ROWS = 2**20
 """Rows that any file may declare; a larger file may declare as many as it has bytes."""
 LARGEST_EXPANSION = 2**30, 100
-"""A row group may declare so many bytes of photos, or so many times the bytes that it takes in the file."""
+"""A row group may declare so many bytes, or so many times the bytes of its file."""
 
 
 class ParquetSource(Source):
@@ -48,7 +48,7 @@ class ParquetSource(Source):
             with _reading(file), parquet.ParquetFile(file) as table:
                 image, label = _choose_columns(table.schema_arrow)
                 self._columns.append(image)
-                rows = _count_rows(table.metadata, image, bytes_of_file)
+                rows = _count_rows(table.metadata, bytes_of_file)
                 groups += [(number, group, count) for group, count in enumerate(rows)]
                 labels.append(_labels(table, label, sum(rows)))
                 self.classes |= _class_names(table, label, labels[-1])
@@ -155,7 +155,7 @@ def _is_bytes(kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _count_rows(metadata: Any, image: str, bytes_of_file: int) -> list[int]:
+def _count_rows(metadata: Any, bytes_of_file: int) -> list[int]:
     """Rows by row group; what a file declares must be possible for its size, since memory is allocated for it."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     rows = [group.num_rows for group in groups]
@@ -165,10 +165,9 @@ def _count_rows(metadata: Any, image: str, bytes_of_file: int) -> list[int]:
         raise CorruptFileError(f"it declares {sum(rows)} rows, too many for its {bytes_of_file} bytes")
     most, times = LARGEST_EXPANSION
     for group in groups:
-        columns = [group.column(number) for number in range(group.num_columns)]
-        declared = sum(column.total_uncompressed_size for column in columns if column.path_in_schema.startswith(image))
-        if declared > max(most, times * bytes_of_file):
-            raise CorruptFileError(f"it declares {declared} bytes of photos, too many for its {bytes_of_file} bytes")
+        # Of the whole group: pyarrow ends the process when it is asked for a damaged column's own size.
+        if group.total_byte_size > max(most, times * bytes_of_file):
+            raise CorruptFileError(f"it declares {group.total_byte_size} bytes, too many for its {bytes_of_file} bytes")
     return rows
 
 
