@@ -47,7 +47,7 @@ def _loader() -> Any:
     """PyYAML's safe loader, in which 1e-4 is a number, a date is text, and a key may stand only once."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             for key, count in Counter(keys).items():
