@@ -78,6 +78,9 @@ def test_a_damaged_photo_is_said_and_the_others_are_done(verb, tmp_path, capsys)
         (["bench", "train", "--quick"], "bench train takes no --quick"),
         (["probe", "test_resnet", "smoke", "--neighbours", "0"], "--neighbours 0 is too few"),
         (["evaluate", "tile64", "smoke", "--limit", "0"], "take at least one"),
+        (["classify", "skimage:astronaut", "--top", "0"], "--top 0"),
+        (["spectrum", "smoke", "-o", "x.json", "--waves", "0"], "--waves 0"),
+        (["spectrum", "smoke", "-o", "x.json", "--limit", "-1"], "--limit -1"),
     ],
 )
 def test_bad_input_is_one_sentence_and_code_2(arguments, sentence, tmp_path, monkeypatch, capsys):

@@ -208,9 +208,12 @@ def test_a_fault_of_any_kind_is_one_line(fault, monkeypatch, capsys):
     assert not isinstance(fault, OSError) or ("x.bin" in error and str(fault.strerror) in error)
 
 
-def test_damaged_weights_are_one_line(tmp_path, capsys):
+def test_damaged_weights_and_those_of_another_model_are_one_line(tmp_path, capsys):
     finola.create(WAVES).save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"damaged")
+    weights, config = tmp_path / "model" / "model.safetensors", tmp_path / "model" / "config.json"
+    config.write_text(config.read_text().replace("64x1", "32x1"))
+    assert "torch.Size" in failed(capsys, ["waves", str(tmp_path / "model")])
+    weights.write_bytes(b"damaged")
     failed(capsys, ["waves", str(tmp_path / "model")])
 
 
@@ -298,8 +301,9 @@ def test_an_interruption_ends_the_workers_and_leaves_no_file(tmp_path):
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
         _, error = process.communicate(timeout=120)
-    finally:
-        process.kill()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # the workers, too
+        raise
     assert process.returncode == 130 and error.strip() == "finola compress: stopped."
     assert list(out.iterdir()) == []
     for path in half:

@@ -15,15 +15,18 @@ WEIGHTS = ("config.json", "model.safetensors")
 """The files that loading a model's folder reads."""
 
 
+MISMATCH = "in loading state_dict"
+"""How PyTorch's message on weights that do not fit a model begins."""
+
+
 def is_bad_input(error: Exception) -> bool:
     """Whether bad input or the machine caused an exception; any other is a defect of this package."""
     if isinstance(error, FinolaError | ValueError | OSError | MemoryError | RecursionError):
         return True
     if type(error).__name__ == "SafetensorError":  # named, because importing safetensors here takes long
         return True
-    return isinstance(error, RuntimeError) and any(
-        text in str(error) for text in ("can't allocate memory", "out of memory")
-    )
+    known = ("can't allocate memory", "out of memory", MISMATCH)  # PyTorch has no class of its own for some of these
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in known)
 
 
 def sentence(error: Exception) -> str:
@@ -34,6 +37,8 @@ def sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in text):
         return f"Out of memory{f' ({text})' if text else ''}: use a smaller input."
+    if isinstance(error, RuntimeError) and MISMATCH in text:
+        return f"The weights do not fit the model of config.json: {str(error).splitlines()[1].strip()}"
     if isinstance(error, RecursionError):
         return f"The input is nested too deeply ({text})."
     return text or f"{type(error).__name__}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from finola.errors import InputError
 from finola.names import DEFAULT_CLASSIFIER
 
 HELP = "name what photos show, with a trained classifier"
@@ -25,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
     from finola.images import named_photos, open_photo, shown_size
     from finola.zoo import load_classifier
 
+    if args.top < 1:
+        raise InputError(f"--top {args.top} asks for no class: use 1 or more.")
     model = load_classifier(args.model)
     crop = CentreCrop(model.image_size)
     photos = [photo for image in args.images for photo in named_photos(image)]

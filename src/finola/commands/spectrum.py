@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from finola.commands._output import add_force
+from finola.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +32,9 @@ def run(args: argparse.Namespace) -> None:
     from finola.wave.spectrum import measure_spectrum
     from finola.wave.start import measure_radius
 
+    for name, number in (("--waves", args.waves), ("--limit", args.limit)):
+        if number is not None and number < 1:
+            raise InputError(f"{name} {number} is too few: use 1 or more.")
     [out] = output_paths([args.out], input_files(data=[args.data]), args.force, create=True)
     count = min(len(open_data(args.data, "train")), args.limit or 10**9)
     spectra = []
