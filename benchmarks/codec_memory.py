@@ -15,8 +15,8 @@ from pathlib import Path
 # VmHWM and not ru_maxrss, which a process inherits from the one that started it.
 WORK = """
 import json, re, sys, time
-from finola.commands.compress import compress_one
-from finola.commands.decompress import decompress_one
+from finola.cli.verbs.compress import compress_one
+from finola.cli.verbs.decompress import decompress_one
 what, source, target = sys.argv[1:]
 begin = time.perf_counter()
 if what == "compress":

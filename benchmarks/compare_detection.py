@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from finola.data.objects import Fit, ObjectDataset, letterbox
-from finola.data.opening import locate, open_source
+from finola.data.detection import Fit, ObjectDataset, letterbox
+from finola.data.discovery import locate, open_source
 from finola.data.transforms import View
+from finola.evaluation.average_precision import average_precision, ground_truth
 from finola.files import write_text
-from finola.heads.average_precision import average_precision, ground_truth
-from finola.heads.detect import Detector, readable, relative
-from finola.heads.matching import set_losses
+from finola.heads.criterion import set_losses
+from finola.heads.detector import Detector, readable, relative
 from finola.zoo import encoder_name, find_trained, load_encoder
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from finola.evaluation.detection import find_in
 from finola.files import write_text
-from finola.heads.detect import Detector
-from finola.heads.finding import find_in
-from finola.images import open_photo, to_rgb
+from finola.heads.detector import Detector
+from finola.image_io import open_photo, to_rgb
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def model_size(size: tuple[int, int], photo: tuple[int, int]) -> tuple[int, int]:
-    from finola.data.objects import fitted
+    from finola.data.detection import fitted
 
     return fitted((photo[1], photo[0]), *size)
 

@@ -33,7 +33,7 @@ class Samples:
     def _container(self) -> bytes:
         import torch
 
-        from finola.codec.photo import compress
+        from finola.codec.codec import compress
 
         y, x = torch.meshgrid(torch.arange(70), torch.arange(90), indexing="ij")
         image = torch.stack([(3 * x + y) % 256, (x * x // 40 + 2 * y) % 256, 255 - x - y]).to(torch.uint8)
@@ -56,7 +56,7 @@ class Samples:
     def _recipe(self) -> dict[str, Any]:
         from dataclasses import asdict
 
-        from finola.training.reading import load_recipe
+        from finola.training.loading import load_recipe
 
         return asdict(load_recipe("smoke"))
 
@@ -131,7 +131,7 @@ def read_tables(samples: Samples, rng: random.Random, folder: Path) -> None:
     import torch
 
     from finola.codec.calibration import FILE, Calibration
-    from finola.codec.photo import compress, decompress
+    from finola.codec.codec import compress, decompress
 
     files = dict(samples.get("model"))
     files[FILE] = mutate_safetensors(files[FILE], rng)
@@ -144,7 +144,7 @@ def read_tables(samples: Samples, rng: random.Random, folder: Path) -> None:
 def read_recipe(samples: Samples, rng: random.Random, folder: Path) -> None:
     import yaml
 
-    from finola.training.reading import load_recipe
+    from finola.training.loading import load_recipe
 
     overrides, path = [], folder / "theirs.yaml"
     tree = samples.get("recipe")
@@ -178,8 +178,8 @@ def read_recipe(samples: Samples, rng: random.Random, folder: Path) -> None:
 
 def read_coco(samples: Samples, rng: random.Random, folder: Path) -> None:
     from finola.data.coco import open_coco
-    from finola.data.objects import Fit, ObjectDataset
-    from finola.heads.average_precision import ground_truth
+    from finola.data.detection import Fit, ObjectDataset
+    from finola.evaluation.average_precision import ground_truth
 
     photo = samples.get("photos")["png"]
     files = {"annotations/instances_train2017.json": mutate_json(samples.get("coco"), rng)}
@@ -227,7 +227,7 @@ def read_shards(samples: Samples, rng: random.Random, folder: Path) -> None:
 
 
 def read_photo(samples: Samples, rng: random.Random, folder: Path) -> None:
-    from finola import images
+    from finola import image_io as images
 
     suffix, data = rng.choice(sorted(samples.get("photos").items()))
     (folder / f"a.{suffix}").write_bytes(mutate_bytes(data, rng, range(64)))

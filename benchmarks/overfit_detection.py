@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from finola.data.objects import Fit, ObjectDataset, collate_objects, move_boxes
-from finola.data.opening import locate, open_source
+from finola.data.detection import Fit, ObjectDataset, collate_objects, move_boxes
+from finola.data.discovery import locate, open_source
+from finola.evaluation.average_precision import average_precision, ground_truth
 from finola.files import write_text
-from finola.heads.average_precision import average_precision, ground_truth
-from finola.heads.detect import Detector
+from finola.heads.detector import Detector
 
 VIEW = Fit(192, 192)
 PHOTOS, LEAST, ENOUGH = 8, 16, 0.9
@@ -99,7 +99,7 @@ def build(what: str, encoder: str, classes: list[str]) -> nn.Module:
     if what == "detect":
         model: nn.Module = Detector(encoder, "mf-dec-211", classes, frozen=False, encoder_norms=True, dropout=0.0)
     else:
-        from finola.heads.segment import Segmenter
+        from finola.heads.mask_rcnn import Segmenter
 
         model = Segmenter(encoder, classes=classes, frozen=False, encoder_norms=True, size=(VIEW.short, VIEW.long))
         for part in (model.head.proposals, model.head.regions):  # 256 and 512 are meant for photos, these are stamps
@@ -142,8 +142,8 @@ def in_photos(model: Any, batch: Any) -> list[Any]:
 
 
 def draw(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any, folder: Path) -> None:
-    from finola.drawing import draw_objects
-    from finola.images import save_photo
+    from finola.image_io import save_photo
+    from finola.plotting.boxes import draw_objects
 
     folder.mkdir(parents=True, exist_ok=True)
     for number, (found, target) in enumerate(zip(in_photos(model, batch), batch.targets, strict=True)):

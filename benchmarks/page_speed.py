@@ -16,7 +16,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from finola.images import read_photo, save_photo
+from finola.image_io import read_photo, save_photo
 
 VISITS = 5
 CHANGED = (

@@ -20,8 +20,8 @@ from torch import nn
 
 from finola.data import CentreCrop, make_loader, open_data
 from finola.data.sources import evenly
+from finola.evaluation.probing import accuracy, extract, knn, train_head
 from finola.files import write_text
-from finola.probing import accuracy, extract, knn, train_head
 from finola.training import load_recipe, train
 from finola.zoo import load_encoder
 

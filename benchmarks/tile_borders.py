@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finola.baselines.codecs import file_at_rate
+from finola.baselines.image_codecs import file_at_rate
 from finola.codec.calibration import load_codec
-from finola.codec.photo import compress, decompress
+from finola.codec.codec import compress, decompress
 from finola.data import Whole, open_data
 from finola.files import write_text
 from finola.metrics import psnr

@@ -24,7 +24,7 @@ import finola
 from finola.baselines.klt import fit_klt
 from finola.data import CentreCrop, open_data
 from finola.metrics import psnr
-from finola.tiles import cut, join
+from finola.tiling import cut, join
 
 
 def photos(split: str, limit: int | None) -> Tensor:

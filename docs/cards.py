@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from finola.images import read_photo
+from finola.image_io import read_photo
+from finola.plotting.waves import plot_waves
 from finola.wave.analysis import waves
-from finola.wave.plot import plot_waves
 from finola.zoo import BUNDLED, bundled_classifiers, bundled_names, load, read_config
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from finola.compare.plot import draw
-from finola.compare.tables import NAMES, by_latents, by_rate
+from finola.compare.report import NAMES, by_latents, by_rate
+from finola.plotting.rate_distortion import draw
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import finola
-from finola.images import read_photo, save_photo, side_by_side
+from finola.image_io import read_photo, save_photo, side_by_side
 from finola.metrics import psnr
 
 IMAGES = Path(__file__).parent / "images"

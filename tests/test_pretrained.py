@@ -19,11 +19,11 @@ import finola
 from finola.autoencoder import Autoencoder
 from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.heads import Classifier
-from finola.heads.detect import Detector
-from finola.heads.segment import Segmenter
+from finola.heads.detector import Detector
+from finola.heads.mask_rcnn import Segmenter
 from finola.masked import MaskedFinola
 from finola.pretrained import Pretrained
-from finola.training.moco import MoCo
+from finola.training.tasks.moco import MoCo
 from finola.zoo import BUNDLED, bundled_names, kind_of, load, load_encoder, read_config
 
 State = dict[str, Tensor]

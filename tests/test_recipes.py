@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 import torch
 
+from finola.config import ModelConfig
 from finola.data import Batch
-from finola.names import ModelConfig
-from finola.training.optimiser import build_optimiser, common_rate
-from finola.training.photos import image_size
-from finola.training.reading import BUNDLED, list_recipes, load_recipe, settings_of
-from finola.training.recipe import Recipe
-from finola.training.task import build_task
+from finola.training.config import Recipe
+from finola.training.data_module import image_size
+from finola.training.loading import BUNDLED, list_recipes, load_recipe, settings_of
+from finola.training.optim import build_optimiser, common_rate
+from finola.training.tasks.base import build_task
 from finola.zoo import PAPER
 
 RECIPES = list_recipes()

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder as Autoencoder
-    from finola.codec.photo import compress as compress
-    from finola.codec.photo import decompress as decompress
-    from finola.names import ModelConfig as ModelConfig
+    from finola.codec.codec import compress as compress
+    from finola.codec.codec import decompress as decompress
+    from finola.config import ModelConfig as ModelConfig
     from finola.propagation import Coefficients as Coefficients
     from finola.propagation import propagate as propagate
     from finola.wave.analysis import waves as waves
-    from finola.wave.start import initialise_waves as initialise_waves
+    from finola.wave.initialisation import initialise_waves as initialise_waves
     from finola.zoo import create as create
     from finola.zoo import load as load
 
@@ -27,11 +27,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Autoencoder": "finola.autoencoder",
     "Coefficients": "finola.propagation",
-    "ModelConfig": "finola.names",
-    "compress": "finola.codec.photo",
+    "ModelConfig": "finola.config",
+    "compress": "finola.codec.codec",
     "create": "finola.zoo",
-    "decompress": "finola.codec.photo",
-    "initialise_waves": "finola.wave.start",
+    "decompress": "finola.codec.codec",
+    "initialise_waves": "finola.wave.initialisation",
     "load": "finola.zoo",
     "propagate": "finola.propagation",
     "waves": "finola.wave.analysis",

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from finola.checks import check_values
+from finola.config import ModelConfig, show_size
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.decoders.waves import ConvRefinement, WaveDecoder
 from finola.encoders import build_encoder
 from finola.encoders.waves import WaveEncoder
 from finola.folding import fold_norms
-from finola.names import ModelConfig, show_size
 from finola.pooling import AttentionPool
 from finola.pretrained import Pretrained
 from finola.propagation import Order, propagate, start_positions
-from finola.tiles import BLOCK, cut, decode_blocks, grid_of, join, pad_to_multiple
+from finola.tiling import BLOCK, cut, decode_blocks, grid_of, join, pad_to_multiple
 from finola.transitions import DIRECTIONS, Transition, build_transition, check_named, prepared
-from finola.wave.start import initialise_waves
+from finola.wave.initialisation import initialise_waves
 
 
 class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]):

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from finola.checks import check_values
+from finola.config import ModelConfig
 from finola.decoders import build_decoder
 from finola.encoders import build_encoder
-from finola.names import ModelConfig
 from finola.pooling import AttentionPool
 from finola.pretrained import Pretrained
 from finola.propagation import Direction, Position, Step, propagate

@@ -15,7 +15,7 @@ from huggingface_hub import PyTorchModelHubMixin
 
 from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.files import share
-from finola.loading import (
+from finola.serialization import (
     CONFIG,
     WEIGHTS,
     TooLarge,

@@ -146,8 +146,8 @@ def propagate(
 
 def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coefficients, size: Position) -> Tensor:
     """z plus the map of the paths phi (N, M, C) that start at `cell`, in few and large products."""
-    from finola.sweeps import grow
-    from finola.tapes import Grow
+    from finola.kernels.backward import Grow
+    from finola.kernels.forward import grow
 
     phi = phi.to(coefficients.A.dtype)  # under autocast an encoder hands over half precision
     if torch.is_grad_enabled() and (phi.requires_grad or any(matrix.requires_grad for matrix in coefficients)):

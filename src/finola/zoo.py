@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder, wave_decoder
+from finola.config import ModelConfig, nearest
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.encoders import build_encoder
 from finola.errors import CorruptFileError
-from finola.loading import CONFIG, WEIGHTS, bounded_by, load_weights, read_weights
-from finola.loading import read_config as read_config_file
-from finola.names import ModelConfig, nearest
 from finola.pooling import AttentionPool
+from finola.serialization import CONFIG, WEIGHTS, bounded_by, load_weights, read_weights
+from finola.serialization import read_config as read_config_file
 from finola.transitions import build_transition
 
 if TYPE_CHECKING:

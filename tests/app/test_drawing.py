@@ -9,15 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from finola.app import markup, moves, waves
+from finola.app import latent_views as moves
+from finola.app import views as markup
+from finola.app import waves
+from finola.app.comparison import error_levels, jpeg_within, rebuild
 from finola.app.handlers import in_words
 from finola.app.models import WHOLE, describe, label, names, open_model, statistics
 from finola.app.photos import Photo, example
-from finola.app.rebuild import error_levels, jpeg_within, rebuild
-from finola.codec.photo import decompress
-from finola.images import to_uint8
+from finola.codec.codec import decompress
+from finola.config import DEFAULT_CODEC
+from finola.image_io import to_uint8
 from finola.metrics import psnr, ssim
-from finola.names import DEFAULT_CODEC
 
 MODEL = "waves512"  # always there, whichever model is the default
 

@@ -21,9 +21,9 @@ from finola.app.models import PIXELS
 from finola.app.photos import MAX_SIDE, example, fitted, fitting_size, read, shrunk
 from finola.app.uploads import MAX_BYTES, Uploads
 from finola.app.visitors import Visitors
-from finola.codec.photo import compress
+from finola.codec.codec import compress
 from finola.errors import InputError
-from finola.images import open_photo, pixels, read_photo, save_photo, to_rgb
+from finola.image_io import open_photo, pixels, read_photo, save_photo, to_rgb
 
 
 def png(size: tuple[int, int]) -> bytes:

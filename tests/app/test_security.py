@@ -22,7 +22,7 @@ from finola.app.server import LOOPBACK, create_app
 from finola.app.uploads import AGE, MAX_BYTES, Uploads
 from finola.app.visitors import Visitors
 from finola.errors import InputError
-from finola.images import to_pillow
+from finola.image_io import to_pillow
 
 MARK = b"the secret of this machine"
 HOME = "http://127.0.0.1:7860"

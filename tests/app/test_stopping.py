@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from finola.app.comparison import rebuild
 from finola.app.models import open_model
 from finola.app.photos import Photo
-from finola.app.rebuild import rebuild
 from finola.app.visitors import VisitorLeft, Visitors
 
 PATIENCE = 60  # seconds until a hanging server fails the test; nothing waits so long otherwise

@@ -10,7 +10,7 @@ import torch
 from finola.baselines import Peer
 from finola.baselines.dct import dct, zigzag
 from finola.baselines.dwt import dtcwt_peer, dwt_peer
-from finola.images import read_photo
+from finola.image_io import read_photo
 
 COUNTS = [(dct(kept), 3072 * kept) for kept in (1, 3, 6, 10)]
 COUNTS += [(dwt_peer("ll"), 3888), (dwt_peer("scale3"), 15552), (dwt_peer("scale2"), 55953)]

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from finola.cli import main
-from finola.compare import measure
-from finola.compare.measure import Photos
-from finola.compare.peers import build_peer
-from finola.compare.rate import bd_psnr, bd_rate
-from finola.compare.tables import quoted
-from finola.images import save_photo
+from finola.compare import runner as measure
+from finola.compare.bjontegaard import bd_psnr, bd_rate
+from finola.compare.methods import build_peer
+from finola.compare.report import quoted
+from finola.compare.runner import Photos
+from finola.image_io import save_photo
 from finola.metrics import psnr
 
 PEERS = ["dct:1", "dct:3", "jpeg:20", "webp:20", "jpeg@0.9", "waves/16x1@8:32"]

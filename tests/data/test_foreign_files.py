@@ -21,9 +21,9 @@ import finola.data.checks as checks
 import finola.data.loader as loader
 from finola.data import open_data
 from finola.data.coco import open_coco
-from finola.data.objects import Fit, ObjectDataset
+from finola.data.detection import Fit, ObjectDataset
 from finola.errors import CorruptFileError, InputError
-from finola.heads.average_precision import ground_truth
+from finola.evaluation.average_precision import ground_truth
 
 
 def png(level: int = 9) -> bytes:

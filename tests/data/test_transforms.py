@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from finola.data import CentreCrop, RandomCrop, RandomResizedCrop, Whole
-from finola.data.order import generator
+from finola.data.sampler import generator
 from finola.data.transforms import draw
-from finola.images import open_photo, pixels, read_photo, save_photo, shown_size, to_rgb, to_uint8
+from finola.image_io import open_photo, pixels, read_photo, save_photo, shown_size, to_rgb, to_uint8
 
 CASES = np.random.default_rng(0).integers(1, 700, (40, 4)).tolist()
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from finola.config import ModelConfig
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.decoders.patch import PatchDecoder, TransformerDecoder, patches_to_image
 from finola.decoders.upsampling import UpsamplingDecoder
-from finola.names import ModelConfig
 
 
 @pytest.mark.parametrize("cell", [1, 2, 4, 8, 16, 32])

@@ -16,10 +16,10 @@ from lightning.pytorch import Callback
 
 import finola
 from finola.training import load_recipe, train
-from finola.training.checkpoints import read_checkpoint
-from finola.training.engine import Outcome
+from finola.training.checkpoint_files import read_checkpoint
+from finola.training.config import Recipe
 from finola.training.loggers import read_curve
-from finola.training.recipe import Recipe
+from finola.training.trainer import Outcome
 
 TINY = (
     "model.name=waves+conv/32x1@4:16",
@@ -82,7 +82,8 @@ def killed(folder: Path, where: str, *overrides: str) -> int:
 import os, signal, sys
 from pathlib import Path
 from training.runs import SignalAt, run
-from finola.training import checkpoints, engine
+from finola.training import checkpoint_files as checkpoints
+from finola.training import trainer as engine
 folder, where, *overrides = sys.argv[1:]
 if where == "writing":
     link = checkpoints.link

@@ -15,9 +15,17 @@ import torch
 from training.runs import full_after, run
 
 from finola.errors import CorruptFileError
-from finola.training import checkpoints
-from finola.training.checkpoints import LAST, PREVIOUS, _seal, find_resumable, plain, read_checkpoint, write_checkpoint
-from finola.training.randomness import capture, restore
+from finola.training import checkpoint_files as checkpoints
+from finola.training.checkpoint_files import (
+    LAST,
+    PREVIOUS,
+    _seal,
+    find_resumable,
+    plain,
+    read_checkpoint,
+    write_checkpoint,
+)
+from finola.training.rng_state import capture, restore
 
 
 def content(step: int) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from training.runs import loss_curve, run, start, tiny
 import finola
 from finola.encoders.mobile_former import MobileFormer
 from finola.errors import InputError
+from finola.training.data_module import per_pass
 from finola.training.loggers import read_curve
-from finola.training.photos import per_pass
 from finola.training.processes import SharedBuffers, environment_plugins, trainer_options
 
 

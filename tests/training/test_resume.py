@@ -9,10 +9,10 @@ import pytest
 from training.runs import STEPS_PER_EPOCH, TINY, SignalAt, killed, loss_curve, run, same_weights
 
 from finola.cli import main
-from finola.training import engine
-from finola.training.checkpoints import find_resumable, read_checkpoint
-from finola.training.photos import outlive_signals
-from finola.training.saving import stop_signals
+from finola.training import trainer as engine
+from finola.training.checkpoint_files import find_resumable, read_checkpoint
+from finola.training.checkpointing import stop_signals
+from finola.training.data_module import outlive_signals
 
 EMA = "trainer.ema=0.9"
 

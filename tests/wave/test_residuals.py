@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
+from finola.plotting.waves import plot_waves
 from finola.propagation import EPS, Coefficients, propagate, start_positions
 from finola.transitions import NormLinear, UnitSpeeds
 from finola.wave.analysis import QUADRANTS, waves
-from finola.wave.plot import plot_waves
+from finola.wave.initialisation import initialise_waves
 from finola.wave.residuals import ORDERS, _cond, health, measure, measure_paths
-from finola.wave.start import initialise_waves
 
 
 def wave_model(name: str, dtype: torch.dtype) -> Autoencoder:

@@ -14,10 +14,12 @@ from typing import Any
 
 import gradio as gr
 
-from finola.app import markup, moves, waves
+from finola.app import latent_views as moves
+from finola.app import views as markup
+from finola.app import waves
+from finola.app.comparison import rebuild
 from finola.app.models import open_model, statistics
 from finola.app.photos import Photo, example, read, scaled_down
-from finola.app.rebuild import rebuild
 from finola.app.uploads import Uploads
 from finola.app.visitors import VisitorLeft, Visitors
 from finola.errors import InputError

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from finola import zoo
 from finola.codec.calibration import BUNDLED as UNTRAINED
 from finola.codec.calibration import FILE, load_codec
+from finola.config import DEFAULT_CODEC, ModelConfig
 from finola.errors import UnknownNameError
-from finola.names import DEFAULT_CODEC, ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from finola.autoencoder import Autoencoder
     from finola.codec.calibration import CodecModel
-    from finola.latent import Statistics
+    from finola.evaluation.latent import Statistics
 
 WHOLE = "waves/1024x1@16"  # one vector for a whole photo of 256×256, with nothing trained
 ENOUGH = 2048  # tiles that statistics are measured on where a model brings none
@@ -90,7 +90,7 @@ def statistics(name: str) -> tuple[Statistics, str]:
 
 @cache
 def _statistics(name: str) -> tuple[Statistics, str]:
-    from finola.latent import Statistics, fit, kept_with
+    from finola.evaluation.latent import Statistics, fit, kept_with
 
     model = open_model(name).model
     if kept := kept_with(name):
@@ -105,7 +105,7 @@ def _statistics(name: str) -> tuple[Statistics, str]:
 
 def _crops(size: tuple[int, int]) -> Iterator[Tensor]:
     from finola.data.smoke import SmokeSource
-    from finola.images import pixels
+    from finola.image_io import pixels
 
     source = SmokeSource("all")
     pieces = max(1, CROP // size[0]) * max(1, CROP // size[1])

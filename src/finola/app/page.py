@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from finola.app import markup
+from finola.app import views as markup
 from finola.app.handlers import (
     choose_other,
     chosen,

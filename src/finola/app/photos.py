@@ -10,10 +10,10 @@ from torch import Tensor
 
 from finola.app.models import PIXELS, names, open_model
 from finola.app.uploads import MAX_BYTES
+from finola.codec.codec import decompress, read_container
 from finola.codec.container import MAGIC
-from finola.codec.photo import decompress, read_container
 from finola.errors import CorruptFileError, InputError
-from finola.images import open_photo, orientation, pixels, to_pillow, to_rgb
+from finola.image_io import open_photo, orientation, pixels, to_pillow, to_rgb
 
 MAX_PIXELS = 50_000_000  # of a photo's file
 MAX_SIDE = 16_384  # of a photo that is kept: a model works on whole rows of tiles, and a JPEG has at most 65,535

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from finola.app.models import Opened, open_model
 from finola.app.photos import Photo, shrunk
-from finola.latent import encode
-from finola.tiles import join
+from finola.evaluation.latent import encode
+from finola.tiling import join
 from finola.wave.analysis import Quadrant, Waves
 from finola.wave.analysis import waves as analyse
 from finola.wave.basis import WaveBasis

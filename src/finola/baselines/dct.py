@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from finola.baselines import Code, Peer
-from finola.tiles import cut, join, pad_to_multiple
+from finola.tiling import cut, join, pad_to_multiple
 
 SIDE = 8
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from finola.baselines import Code, Peer
 from finola.files import write_tensors
-from finola.tiles import cut, join, pad_to_multiple
+from finola.tiling import cut, join, pad_to_multiple
 
 CHUNK = 2048  # images turned to float at a time
 

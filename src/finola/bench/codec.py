@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from finola.bench.machine import gemm_rate, peak_memory, timed
-from finola.codec.photo import compress, decompress
-from finola.images import read_photo, to_uint8
+from finola.codec.codec import compress, decompress
+from finola.config import DEFAULT_CODEC
+from finola.image_io import read_photo, to_uint8
 from finola.metrics import psnr_by_strips
-from finola.names import DEFAULT_CODEC
 
 REPEATS = 5
 SIDE = 512  # of the product that times are also given in

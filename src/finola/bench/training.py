@@ -15,12 +15,12 @@ from torch import Tensor
 from finola.autoencoder import Autoencoder
 from finola.bench.machine import fit_line, flops, gemm_rate, peak_memory, synchronise, timed
 from finola.bench.roofline import bounds
+from finola.config import ModelConfig
 from finola.data import Batch
-from finola.names import ModelConfig
-from finola.training.optimiser import build_optimiser
-from finola.training.randomness import seed_all
-from finola.training.recipe import LossSection, Recipe
-from finola.training.task import Task, build_task, task_class
+from finola.training.config import LossSection, Recipe
+from finola.training.optim import build_optimiser
+from finola.training.rng_state import seed_all
+from finola.training.tasks.base import Task, build_task, task_class
 
 MAPS = 4  # sizes of the map that memory is measured at
 ROUNDS = 5

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
+from finola.codec.entropy_model import CLASSES, CONTEXTS, TABLES, Coder, band_ranges, laplace, step_size
 from finola.codec.rans import Table, frequencies
-from finola.codec.tiles import CLASSES, CONTEXTS, TABLES, Coder, band_ranges, laplace, step_size
 from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.files import write_tensors
-from finola.wave.start import wave_basis
+from finola.wave.initialisation import wave_basis
 
 FILE = "codec.safetensors"
 BUNDLED = {"waves512": "waves/512x1@16:64"}

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from finola.codec.calibration import CodecModel
 from finola.codec.container import ENTROPY_CODED, Container
+from finola.codec.entropy_model import step_size
 from finola.codec.rans import Decoder
-from finola.codec.refine import Numbers
-from finola.codec.tiles import step_size
+from finola.codec.rdo import Numbers
 from finola.errors import CorruptFileError
-from finola.tiles import Size, grid_of
+from finola.tiling import Size, grid_of
 
 PLAIN_BITS = 4  # per latent in the paper's mode
 LEVELS = (1 << PLAIN_BITS) - 1  # the last of them

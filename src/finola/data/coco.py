@@ -10,7 +10,7 @@ from finola.data.checks import check_name, read_json, shorten
 from finola.data.segmentation import check_segmentation, is_number
 from finola.data.sources import Source, choose_parts, part_of, split_by_name
 from finola.errors import CorruptFileError, InputError
-from finola.images import open_photo
+from finola.image_io import open_photo
 
 LARGEST_SIDE = 2**16
 MOST_PIXELS = 2**28

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from finola.data.augment import build_augment, seeded
-from finola.data.order import generator
+from finola.data.augmentation import build_augment, seeded
+from finola.data.sampler import generator
 from finola.data.sources import Source
 from finola.data.transforms import Transform, Whole, draw
 from finola.errors import InputError
-from finola.images import shown_size
+from finola.image_io import shown_size
 
 
 class Item(NamedTuple):
@@ -29,7 +29,7 @@ class PhotoDataset(Dataset[Item]):
     """Photos of a source as images: `len`, and `sample(index, epoch)`, which depends on (seed, epoch, index) alone.
 
     A photo that cannot be read is replaced by the next that can, and listed in `unreadable`. `crops_per_image` views
-    of each photo are taken from one decoding and stacked; `augment` changes each of them (`finola.data.augment`).
+    of each photo are taken from one decoding and stacked; `augment` changes each of them (`finola.data.augmentation`).
 
     >>> from finola.data import open_data, RandomCrop
     >>> image, label = open_data("smoke", transform=RandomCrop(64)).sample(0, epoch=3)

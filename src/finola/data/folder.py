@@ -9,7 +9,7 @@ from PIL import Image
 
 from finola.data.sources import Source, choose_parts, part_of, split_by_name
 from finola.errors import InputError, MissingFileError
-from finola.images import is_photo, open_photo, photos_below
+from finola.image_io import is_photo, open_photo, photos_below
 
 
 class FolderSource(Source):

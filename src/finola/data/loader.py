@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from finola.data.dataset import Item, PhotoDataset
-from finola.data.order import EpochSampler
+from finola.data.sampler import EpochSampler
 from finola.errors import InputError
 
 MOST_WORKERS = 12

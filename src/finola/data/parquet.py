@@ -12,7 +12,7 @@ from PIL import Image
 from finola.data.checks import first_line, parse_json, shorten
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError
-from finola.images import open_photo
+from finola.image_io import open_photo
 
 IN_MEMORY = 2**30
 """Bytes of files up to which all rows are held in memory; a larger set is read by row groups, its `blocks`."""

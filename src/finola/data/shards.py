@@ -11,7 +11,7 @@ from PIL import Image
 from finola.data.checks import check_name, first_line, shorten
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError
-from finola.images import is_photo, open_photo
+from finola.image_io import is_photo, open_photo
 
 LARGEST_MEMBER = 2**31 - 1
 """Bytes of the largest photo that is read from a shard."""

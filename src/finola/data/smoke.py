@@ -4,9 +4,9 @@ from typing import Any
 
 from PIL import Image
 
-from finola.data.order import generator
+from finola.data.sampler import generator
 from finola.data.sources import Source
-from finola.images import open_photo, to_rgb
+from finola.image_io import open_photo, to_rgb
 
 PHOTOS = {
     "train": ("astronaut", "coffee", "hubble_deep_field", "motorcycle_left", "rocket"),

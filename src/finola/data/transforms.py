@@ -12,7 +12,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from finola.errors import InputError
-from finola.images import orientation, pixels, to_rgb
+from finola.image_io import orientation, pixels, to_rgb
 
 Size = tuple[int, int]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
+from finola.config import ModelConfig
 from finola.decoders.conv_ae import MAP_CHANNELS
 from finola.decoders.patch import PatchDecoder, TransformerDecoder
 from finola.decoders.upsampling import UpsamplingDecoder
 from finola.decoders.waves import ConvRefinement, WaveDecoder
-from finola.names import ModelConfig
 
 
 def build_decoder(config: ModelConfig) -> nn.Module:

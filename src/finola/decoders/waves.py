@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from finola.config import ModelConfig
 from finola.decoders.patch import PatchDecoder, patches_to_image
-from finola.names import ModelConfig
 
 
 class WaveDecoder(nn.Module):

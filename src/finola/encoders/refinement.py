@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from finola.names import ModelConfig
+from finola.config import ModelConfig
 from finola.pooling import AttentionPool
 
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.checks import check_values
+from finola.config import ModelConfig
 from finola.encoders.refinement import build_refinement
 from finola.errors import CorruptFileError
-from finola.names import ModelConfig
 from finola.propagation import start_positions
 from finola.wave.basis import WaveBasis
 from finola.wave.spectrum import OPPONENT, Spectrum

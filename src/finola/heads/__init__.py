@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from finola.heads.classify import Classifier, LinearHead, TransformerHead, build_head, ranks
+from finola.heads.classifier import Classifier, LinearHead, TransformerHead, build_head, ranks
 
 __all__ = ["Classifier", "LinearHead", "TransformerHead", "build_head", "ranks"]

@@ -10,20 +10,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from finola.training.engine import Outcome as Outcome
-    from finola.training.engine import train as train
-    from finola.training.pretrained import export as export
-    from finola.training.reading import list_recipes as list_recipes
-    from finola.training.reading import load_recipe as load_recipe
-    from finola.training.recipe import Recipe as Recipe
+    from finola.training.config import Recipe as Recipe
+    from finola.training.export import export as export
+    from finola.training.loading import list_recipes as list_recipes
+    from finola.training.loading import load_recipe as load_recipe
+    from finola.training.trainer import Outcome as Outcome
+    from finola.training.trainer import train as train
 
 _HOMES = {
-    "Outcome": "finola.training.engine",
-    "Recipe": "finola.training.recipe",
-    "export": "finola.training.pretrained",
-    "list_recipes": "finola.training.reading",
-    "load_recipe": "finola.training.reading",
-    "train": "finola.training.engine",
+    "Outcome": "finola.training.trainer",
+    "Recipe": "finola.training.config",
+    "export": "finola.training.export",
+    "list_recipes": "finola.training.loading",
+    "load_recipe": "finola.training.loading",
+    "train": "finola.training.trainer",
 }
 __all__ = ["Outcome", "Recipe", "export", "list_recipes", "load_recipe", "train"]
 

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from finola.errors import CorruptFileError
-from finola.training.starting import same_shapes
+from finola.training.initial_weights import same_shapes
 
 KEY = "EMA"
 

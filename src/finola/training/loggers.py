@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from finola.training import clock
-from finola.training.recipe import Recipe
+from finola.training.config import Recipe
 
 CURVE = "metrics.csv"
 _FIRST = ["step", "epoch", "seconds"]

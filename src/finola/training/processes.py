@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from finola.training.recipe import TrainerSection
+from finola.training.config import TrainerSection
 
 
 def trainer_options(section: TrainerSection) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from finola.training import clock
-from finola.training.recipe import Recipe, seconds
-from finola.training.task import mean_psnr
+from finola.training.config import Recipe, seconds
+from finola.training.tasks.base import mean_psnr
 
 
 class RunProgress(Callback):

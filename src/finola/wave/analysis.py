@@ -20,7 +20,16 @@ from torch import Tensor, nn
 
 from finola.propagation import EPS, Coefficients, Direction
 from finola.transitions import LinearAfterNorm, RealSpeeds
-from finola.wave.pencil import KINDS, Diagonalised, condition, diagonalise, identical, proportional, rotating, speeds
+from finola.wave.diagonalisation import (
+    KINDS,
+    Diagonalised,
+    condition,
+    diagonalise,
+    identical,
+    proportional,
+    rotating,
+    speeds,
+)
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -122,7 +131,7 @@ class Waves:
 
     def _kept_basis(self) -> WaveBasis | None:
         """The plane waves that the model was started from, while its matrices still are theirs."""
-        from finola.wave.start import wave_basis
+        from finola.wave.initialisation import wave_basis
 
         basis = wave_basis(self.model) if self.model is not None else None
         if basis is None:

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from finola.names import ModelConfig
+from finola.config import ModelConfig
 from finola.propagation import EPS, Coefficients, Direction, start_positions
 from finola.wave.spectrum import COLOURS, OPPONENT, SIXTEENTHS, Spectrum
 

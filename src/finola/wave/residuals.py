@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.propagation import EPS, Coefficients, Position, Step, propagate, start_positions
-from finola.tiles import cut, join, pad_to_multiple
+from finola.tiling import cut, join, pad_to_multiple
 from finola.transitions import LinearAfterNorm, prepared
 from finola.wave.analysis import QUADRANTS, Quadrant, Waves, waves
-from finola.wave.pencil import KINDS, condition
+from finola.wave.diagonalisation import KINDS, condition
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder

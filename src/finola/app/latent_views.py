@@ -1,0 +1,46 @@
+"""Pictures from a photo's q: faded to the mean and its mirror, from few components, mixed with another, growing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from torch import Tensor
+
+from finola.app.models import Opened, statistics
+from finola.app.photos import Photo, fitted, shrunk
+from finola.evaluation.latent import draw, encode, fade, mix, project
+from finola.image_io import to_uint8
+
+SIDE = 512  # pixels: so large a picture follows a slider
+FRAMES, SECONDS = 24, 3.0
+
+
+def faded(photo: Photo, opened: Opened, t: float) -> Tensor:
+    """q at t = 0, the mean q̄ at 1, the mirror 2q̄ − q at 2: uint8 (3, h, w)."""
+    q, grid, size = encode(opened.model, shrunk(photo.pixels, SIDE)[None])
+    return to_uint8(draw(opened.model, fade(q, statistics(opened.name)[0], t), grid, size)[0])
+
+
+def projected(photo: Photo, opened: Opened, k: int) -> Tensor:
+    """What the first k principal components keep of the photo."""
+    q, grid, size = encode(opened.model, shrunk(photo.pixels, SIDE)[None])
+    known = statistics(opened.name)[0]
+    return to_uint8(draw(opened.model, project(q, known, min(k, len(known.components))), grid, size)[0])
+
+
+def mixed(photo: Photo, other: Photo, opened: Opened, t: float) -> Tensor:
+    """(1 − t)·q + t·q′ for the q′ of another photo, cut to the same shape."""
+    first = shrunk(photo.pixels, SIDE)
+    second = fitted(other.pixels, (first.shape[-2], first.shape[-1]))
+    q, grid, size = encode(opened.model, first[None])
+    return to_uint8(draw(opened.model, mix(q, encode(opened.model, second[None]).q, t), grid, size)[0])
+
+
+def film(photo: Photo, opened: Opened) -> bytes:
+    """The photo growing from its starts, as an animated WebP."""
+    from finola.plotting.animation import frames, save
+
+    with tempfile.TemporaryDirectory(prefix="finola-") as folder:
+        drawn = frames(opened.model, shrunk(photo.pixels, SIDE)[None].float() / 255, count=FRAMES)
+        return save(drawn, Path(folder) / "growing.webp", seconds=SECONDS).read_bytes()

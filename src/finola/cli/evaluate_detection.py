@@ -1,0 +1,54 @@
+"""What finola evaluate does with a detector or a segmenter: COCO's twelve figures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+SHOWN = 5  # sentences on objects that are left out
+
+
+def evaluate_objects(args: argparse.Namespace) -> None:
+    import json
+
+    from finola.cli.output import print_json, print_table, progress
+    from finola.data.detection import Fit, ObjectDataset
+    from finola.data.discovery import open_data
+    from finola.data.sources import evenly
+    from finola.evaluation.average_precision import FIGURES
+    from finola.evaluation.detection import load_finder, measure
+    from finola.files import write_text
+
+    model = load_finder(args.model)
+    source = evenly(open_data(args.data, args.split).source, args.limit)
+    dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
+    if not any(category >= 0 for category in dataset.categories):
+        raise ValueError(f"{source.where} has none of the classes of {args.model}, so there is nothing to measure.")
+    found = measure(model, dataset, progress(range(len(dataset)), len(dataset), "evaluating", quiet=args.json))
+    results = found.pop("results")
+    summary: dict[str, Any] = {"model": args.model, "encoder": model.encoder_name, "head": model.head_name}
+    summary |= {"data": args.data, "split": args.split} | found
+    summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
+    summary["left_out"] = dataset.left_out()
+    if args.out:
+        out = Path(args.out)
+        write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_text(out / "results.json", json.dumps(results) + "\n")
+    if args.json:
+        print_json(summary)
+        return
+    kinds = [kind for kind in ("boxes", "masks") if kind in summary]
+    body = [(name, *(_shown(summary[kind][name]) for kind in kinds)) for name in FIGURES]
+    title = f"{model.encoder_name} + {model.head_name} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
+    print_table(title, ["figure", *kinds], body)
+    for sentence in filter(None, (dataset.report(), *summary["left_out"][:SHOWN])):
+        print(sentence)
+    if len(summary["left_out"]) > SHOWN:
+        print(f"… and {len(summary['left_out']) - SHOWN} more photos with such objects; --json lists them.")
+    if args.out:
+        print(f"summary.json and results.json written to {args.out}")
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

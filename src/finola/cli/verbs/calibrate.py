@@ -1,0 +1,63 @@
+"""finola calibrate: the integer tables with which a model becomes a codec."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from finola.cli.output import add_force
+
+HELP = "make the tables with which a model compresses"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a model's folder, or the name of a wave start")
+    parser.add_argument("data", nargs="?", help="photos, their train split (default: FINOLA_DATA)")
+    parser.add_argument("--tiles", type=int, default=9600, help="how many tiles to look at (default: 9600)")
+    parser.add_argument("-o", "--out", help="the file to write (default: codec.safetensors in the model's folder)")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from finola.cli.output import input_files, print_json
+    from finola.codec.calibration import FILE, calibrate
+    from finola.files import output_path
+    from finola.zoo import load
+
+    folder = Path(args.model).expanduser()
+    if args.out is None and not folder.is_dir():
+        raise ValueError(f"{args.model} is no folder to keep the tables in: name a file with -o.")
+    inputs = input_files(data=[args.data], models=[args.model])
+    target = output_path(args.out or folder / FILE, inputs, args.force)
+    model = load(args.model)
+    calibration = calibrate(model, tiles(args.data, model.config.image_size, args.tiles, quiet=args.json))
+    calibration.save(target)
+    facts = {"file": str(target), "latents": len(calibration.mean), "bytes": target.stat().st_size}
+    if args.json:
+        print_json(facts)
+    else:
+        print(f"{target}: tables for {facts['latents']} latents, {facts['bytes']:,} bytes")
+
+
+def tiles(data: str | None, size: tuple[int, int], count: int, quiet: bool) -> Iterator[Any]:
+    """Random tiles of the train split, in batches of up to 64."""
+    import torch
+
+    from finola.cli.output import progress
+    from finola.data import RandomCrop, open_data
+
+    if size[0] != size[1]:
+        raise ValueError(f"calibration cuts square tiles, and this model's are {size[0]}x{size[1]}.")
+    dataset = open_data(data, "train", transform=RandomCrop(size[0]), crops_per_image=2)
+    batch: list[Any] = []
+    for number in progress(range(-(-count // 2)), -(-count // 2), "reading tiles", quiet=quiet):
+        batch.append(dataset[number // len(dataset), number % len(dataset)].images)
+        if len(batch) == 32:
+            yield torch.cat(batch).float() / 255
+            batch = []
+    if batch:
+        yield torch.cat(batch).float() / 255

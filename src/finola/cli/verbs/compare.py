@@ -1,0 +1,219 @@
+"""finola compare: every peer of the paper, and the ones it left out, on the same photos in one run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from finola.cli.output import add_force
+
+HELP = "compare models with DCT, wavelets, KLT and image files on photos"
+LATENTS = (1024, 2048, 4096, 8192)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", nargs="+", help="photos in any form that finola train takes, or files one by one")
+    parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
+    parser.add_argument("--limit", type=int, help="use this many photos only")
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        metavar="MODEL",
+        help="names, folders, hub ids, vae:FOLDER (default: wave starts, and the package's)",
+    )
+    parser.add_argument("--latents", nargs="*", type=int, metavar="N", help="counts per 256x256 photo for the KLT")
+    parser.add_argument("--bpp", nargs="*", type=float, default=[0.2], metavar="X", help="rates for the table of files")
+    parser.add_argument(
+        "--train", help="photos whose train split the KLT is fitted to (default: DATA's, if it has one)"
+    )
+    parser.add_argument("--peers", nargs="*", metavar="WORD", help="exactly these, as in dct:3 jpeg:8 webp@0.2")
+    parser.add_argument("--workers", type=int, help="processes (default: one per core)")
+    parser.add_argument("--cache", help="folder that keeps rows and fitted KLTs (default: the user's cache)")
+    parser.add_argument("--plot", metavar="FILE", help="draw curves and points")
+    parser.add_argument("--sheet", metavar="FILE", help="draw crops at the first rate of --bpp")
+    parser.add_argument("-o", "--out", metavar="FILE", help="also write the JSON here")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    import json
+    import shlex
+    import sys
+    import time
+
+    from finola.cli.output import input_files, print_json
+    from finola.compare.klt_cache import fit
+    from finola.compare.methods import build_peer, files_at
+    from finola.compare.runner import Photos
+    from finola.files import cache_folder, naming, output_paths, write_text
+    from finola.image_io import WRITE
+    from finola.plotting.waves import check_path
+
+    if args.plot:
+        check_path(args.plot)
+    if args.sheet and Path(args.sheet).suffix.lower() not in WRITE:
+        raise ValueError(f"cannot write {args.sheet}: end its name with one of {', '.join(WRITE)}.")
+    inputs = input_files(data=[*args.data, *([args.train] if args.train else [])], models=args.models or [])
+    output_paths(filter(None, (args.out, args.plot, args.sheet)), inputs, args.force)
+    photos = Photos(tuple(args.data), args.split, args.limit)
+    cache = Path(args.cache).expanduser() if args.cache else cache_folder("compare")
+    cache.mkdir(parents=True, exist_ok=True)
+    words, left_out = choose(args)
+    train = args.train or args.data[0]
+    fitted = fit(train, [word for word in words if word.startswith("klt")], cache)
+    for word in words:
+        build_peer(word, fitted)  # a peer that cannot be built is said before the long work
+    begin = time.perf_counter()
+    rows = _measure(photos, words, fitted, cache, args)
+    result = gather(rows, words, args)
+    result["seconds"] = round(time.perf_counter() - begin, 1)  # rows that were kept from before take none
+    result["command"] = f"finola {shlex.join(sys.argv[1:])}"
+    result["left_out"] = left_out
+    if args.out:
+        write_text(Path(args.out).expanduser(), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if args.plot:
+        from finola.plotting.rate_distortion import draw
+
+        draw(result, args.plot)
+    if args.sheet:
+        from finola.plotting.comparison_sheet import draw_sheet
+
+        shown = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.peers is None else args.peers
+        with naming(Path(args.sheet)):
+            draw_sheet(photos, {word: build_peer(word, fitted) for word in shown}, args.sheet)
+    if args.json:
+        print_json(result)
+    else:
+        _show(result)
+
+
+def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The peers to measure, and a sentence for each kind that has to be left out."""
+    from finola.baselines.image_codecs import FORMATS
+    from finola.compare.klt_cache import klt_words
+    from finola.compare.methods import MODELS, TRANSFORMS, file_ladder, files_at
+    from finola.data import open_data
+    from finola.zoo import bundled_names
+
+    if args.peers is not None:
+        return list(dict.fromkeys(args.peers)), []
+    words = [*TRANSFORMS, *file_ladder(), *(word for rate in args.bpp for word in files_at(rate))]
+    words += [*MODELS, *bundled_names()] if args.models is None else args.models
+    left_out = [f"{name}: this Pillow cannot write it" for name, known in FORMATS.items() if not known.available()]
+    if args.latents is not None and not args.latents:
+        return words, left_out
+    if args.train or _has_train(args.data):
+        fitting, too_many = klt_words(
+            args.latents or LATENTS, photos=len(open_data(args.train or args.data[0], "train"))
+        )
+        words += fitting
+        left_out += [f"{word}: the train split has too few photos to fit it to" for word in too_many]
+    else:
+        left_out.append("KLT: there is no train split here to fit it to; name one with --train")
+    return list(dict.fromkeys(words)), left_out
+
+
+def _has_train(data: Sequence[str]) -> bool:
+    """Whether the data keeps a train split apart: a KLT fitted to what it is measured on would be no peer."""
+    from finola.compare.runner import Photos
+    from finola.data import open_data
+
+    if Photos(tuple(data)).one_by_one():
+        return False
+    try:
+        train, test = open_data(data[0], "train"), open_data(data[0], "test")
+    except ValueError:
+        return False
+    names = {train.name(index) for index in range(len(train))}
+    return not any(test.name(index) in names for index in range(len(test)))
+
+
+def _measure(
+    photos: Any, words: list[str], fitted: dict[int, Path], cache: Path, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    import sys
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from finola.compare.runner import run as measured
+
+    rows: list[dict[str, Any]] = []
+    columns = (TextColumn("comparing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    quiet = args.json or not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        task = bar.add_task("comparing", total=None)
+        for done, total, more in measured(photos, words, fitted, cache, args.workers):
+            rows += more
+            bar.update(task, completed=done, total=total)
+    if not rows:
+        raise ValueError("not one photo could be read, so there is nothing to compare.")
+    return rows
+
+
+def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespace) -> dict[str, Any]:
+    """Everything that a comparison says, ready for JSON."""
+    import PIL
+    import torch
+
+    from finola.compare.report import curves, deltas, quoted, summarise
+    from finola.data import available_cores
+
+    methods = summarise(rows, words)
+    found = curves(methods)
+    return {
+        "data": " ".join(Path(word).name if "/" in word else word for word in args.data),
+        "split": args.split,
+        "images": max(method["images"] for method in methods),
+        "processes": args.workers or available_cores(),
+        "threads_per_process": 1,
+        "versions": {"Pillow": PIL.__version__, "torch": torch.__version__},
+        "methods": methods,
+        "curves": found,
+        "against_jpeg": deltas(found),
+        "quoted": quoted(),
+    }
+
+
+def _show(result: dict[str, Any]) -> None:
+    from finola.cli.output import print_table
+    from finola.compare.report import NAMES, by_latents, by_rate
+
+    where = f"{result['images']} photos of {result['data']}"
+    columns = ["PSNR", "SSIM", "MS-SSIM", "encode*", "decode*"]
+    latents = [
+        (m["label"], f"{m['latents']:.0f}", *_figures(m), _optional(m.get("quoted_psnr"), ".1f"))
+        for m in by_latents(result["methods"])
+    ]
+    if latents:
+        print_table(f"by latents: {where}", ["", "latents", *columns, "quoted"], latents)
+        others = [e for e in result["quoted"]["latents"] if "word" not in e or e["word"].startswith("mf-")]
+        rows = [(e["method"], e["latents"] or e.get("shape", "-"), f"{e['psnr']:.1f}") for e in others]
+        print_table("quoted from the paper, not measured here", ["ImageNet-1K val", "latents", "PSNR"], rows)
+    for rate, table in by_rate(result["methods"]).items():
+        body = [(m["label"], f"{m['bpp']:.3f}", *_figures(m)) for m in table]
+        print_table(f"files of at most {rate} bits per pixel: {where}", ["", "bpp", *columns], body)
+    if result["against_jpeg"]:
+        body = [
+            (NAMES.get(name, name), _optional(d["bd_rate_percent"], "+.1f", " %"), _optional(d["bd_psnr_db"], "+.2f"))
+            for name, d in result["against_jpeg"].items()
+        ]
+        print_table("against optimised JPEG (Bjøntegaard)", ["", "rate", "PSNR, dB"], body)
+    if any(m["bpp"] is not None for m in result["methods"]):
+        bits = [(e["method"], e["data"], f"{e['bpp']:.2f}", f"{e['psnr']:.1f}") for e in result["quoted"]["bits"]]
+        print_table("quoted from the paper, not measured here", ["", "data", "bpp", "PSNR"], bits)
+    print("* milliseconds per photo on one thread; a file of a given rate is searched for by its quality.")
+    for sentence in result["left_out"]:
+        print(f"left out: {sentence}.")
+
+
+def _figures(method: dict[str, Any]) -> tuple[str, ...]:
+    figures = (_optional(method["psnr"], ".2f"), _optional(method["ssim"], ".3f"), _optional(method["ms_ssim"], ".3f"))
+    return *figures, f"{1e3 * method['encode_seconds']:.0f}", f"{1e3 * method['decode_seconds']:.0f}"
+
+
+def _optional(value: float | None, form: str, unit: str = "") -> str:
+    return "" if value is None else f"{value:{form}}{unit}"

@@ -1,0 +1,147 @@
+"""finola compress: photos as .finola files, each tile one vector from which its picture is regrown."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from finola.cli.output import add_force
+from finola.config import DEFAULT_CODEC
+from finola.errors import InputError
+
+HELP = "compress photos to .finola files"
+ROWS = 256  # of a photo that are compared with the original at a time
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("photos", nargs="+", help="photo files, folders of photos, or skimage:NAME")
+    parser.add_argument("-o", "--out", help="a file for one photo, else a folder (default: beside each photo)")
+    rate = parser.add_mutually_exclusive_group()
+    rate.add_argument("--quality", type=int, metavar="1-100", help="default: 50")
+    rate.add_argument("--bpp", type=float, metavar="X", help="at most so many bits per pixel")
+    parser.add_argument("--latents", type=int, metavar="K", help="keep at most so many numbers of every tile")
+    parser.add_argument(
+        "--model", default=DEFAULT_CODEC, help="a bundled codec or a calibrated model's folder (default: %(default)s)"
+    )
+    parser.add_argument("--mode", choices=["coded", "paper"], default="coded", help="paper: four plain bits per latent")
+    parser.add_argument("--effort", type=int, default=0, metavar="0-9", help="let the decoder correct the encoder")
+    parser.add_argument("--exif", action="store_true", help="keep the camera's EXIF block")
+    parser.add_argument("--workers", type=int, default=1, help="processes, for many photos")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from finola.cli.output import complain, print_json, print_table
+    from finola.cli.verbs._workers import work_through
+    from finola.codec.calibration import load_codec
+    from finola.codec.codec import check_options
+    from finola.files import output_paths
+
+    options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "mode", "effort")}
+    check_options(**options)  # this, the outputs and the model are checked before any photo is read
+    pairs = targets(args.photos, args.out, ".finola", (".finola",))
+    written = output_paths([target for _, target in pairs], [source for source, _ in pairs], args.force, create=True)
+    load_codec(args.model)
+    options |= {"model": args.model, "keep_exif": args.exif}
+    tasks = [(source, str(target), options) for (source, _), target in zip(pairs, written, strict=True)]
+    rows, failed = work_through(compress_one, tasks, args, "compressing")
+    for row in rows:
+        if not row.get("bpp_reached", True):
+            text = f"{row['file']} has {row['bpp']:.4g} bits per pixel, as few as the model can reach"
+            complain(args.verb, f"{text}; --bpp {args.bpp:g} is out of reach.")
+    if args.json:
+        print_json(rows)
+        return failed
+    if not rows:
+        return failed
+    body = [
+        (
+            Path(row["file"]).name,
+            f"{row['bytes']:,}",
+            f"{row['bpp']:.3f}",
+            f"{row['psnr']:.2f}",
+            f"{row['seconds']:.2f}",
+        )
+        for row in rows
+    ]
+    if len(rows) > 1:
+        mean = [sum(row[key] for row in rows) / len(rows) for key in ("bytes", "bpp", "psnr", "seconds")]
+        body.append(("mean", f"{mean[0]:,.0f}", f"{mean[1]:.3f}", f"{mean[2]:.2f}", f"{mean[3]:.2f}"))
+    print_table(f"compressed with {args.model}", ["file", "bytes", "bpp", "PSNR, dB", "seconds"], body)
+    return failed
+
+
+def targets(words: list[str], out: str | None, suffix: str, suffixes: Collection[str]) -> list[tuple[str, Path]]:
+    """Pairs of a source and the file to write it to.
+
+    `out` is a file for a single source, with one of `suffixes`, or else a folder, in which names end with `suffix`.
+    It is taken for a folder if it is one, ends with a slash or has no suffix.
+    """
+    import glob
+
+    from finola.image_io import find_photos
+
+    sources: list[str] = []
+    for word in words:
+        folder = Path(word).expanduser()
+        if glob.has_magic(word) and not folder.exists():  # where no shell has expanded it
+            sources += sorted(glob.glob(str(folder), recursive=True))
+        elif folder.is_dir():
+            found = sorted(folder.rglob("*.finola")) if suffix != ".finola" else find_photos(folder)
+            sources += [str(path) for path in found]
+        else:
+            sources.append(word)
+    if not sources:
+        raise InputError(f"There is nothing to read in {', '.join(words)}.")
+    if out is None:
+        return [(source, _default_target(source, suffix)) for source in sources]
+    place = Path(out).expanduser()
+    if not (place.is_dir() or out.endswith(("/", os.sep)) or place.suffix == ""):
+        if len(sources) > 1:
+            raise InputError(f"-o {out} names one file for {len(sources)} inputs: name a folder.")
+        if place.suffix.lower() not in suffixes:
+            raise InputError(f"-o {out}: end the name with {' or '.join(suffixes)}, or name a folder.")
+        return [(sources[0], place)]
+    return [(source, place / (Path(source.removeprefix("skimage:")).stem + suffix)) for source in sources]
+
+
+def _default_target(source: str, suffix: str) -> Path:
+    """Next to the source, or in the working folder for scikit-image's photos.
+
+    The photo of photo.finola is photo.finola.png if there is a photo.png: that may be the original.
+    """
+    if source.startswith("skimage:"):
+        return Path(source.removeprefix("skimage:") + suffix)
+    path = Path(source).expanduser()
+    target = path.with_suffix(suffix)
+    aside = path.with_name(path.name + suffix)
+    return aside if suffix != ".finola" and os.path.lexists(target) else target
+
+
+def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Write one file. Returns its size, its PSNR and the time taken."""
+    import time
+
+    from finola.codec.codec import compress, decompress
+    from finola.files import write_bytes
+    from finola.image_io import open_photo, pixels, to_rgb
+    from finola.metrics import psnr_by_strips
+
+    begin = time.perf_counter()
+    made = compress(source, **options)
+    seconds = time.perf_counter() - begin
+    write_bytes(Path(target), made.data)
+    rebuilt = decompress(made.data, model=options["model"])
+    original = to_rgb(open_photo(source), source)
+    width, height = original.size
+    tops = range(0, height, ROWS)
+    strips = ((rebuilt[:, top : top + ROWS], original.crop((0, top, width, min(height, top + ROWS)))) for top in tops)
+    quality = psnr_by_strips((ours, pixels(theirs)) for ours, theirs in strips)
+    row = {"photo": source, "file": target, "bytes": len(made.data), "bpp": round(made.bits_per_pixel, 5)}
+    if options.get("bpp") is not None:
+        row["bpp_reached"] = 8 * len(made.data) <= options["bpp"] * width * height
+    return row | {"psnr": round(min(quality, 100.0), 4), "seconds": round(seconds, 4)}

@@ -1,0 +1,83 @@
+"""finola curvature: how curved the surfaces of a feature map are, one model beside another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finola.cli.output import add_force
+
+if TYPE_CHECKING:
+    from finola.autoencoder import Autoencoder
+    from finola.masked import MaskedFinola
+
+HELP = "draw the most curved channels of a model's map of a photo, beside those of another model"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("photo", help="a file, or skimage:NAME")
+    parser.add_argument("-m", "--model", required=True, help="a folder, of a masked model too, a name, or a hub id")
+    parser.add_argument("--beside", metavar="MODEL", help="a second model, as a masked one beside one that is not")
+    parser.add_argument(
+        "--map",
+        choices=("z", "encoder"),
+        default="z",
+        help="the map that the recurrence grows, or the encoder's (default: %(default)s)",
+    )
+    parser.add_argument(
+        "-o", "--out", required=True, metavar="FILE", help="picture to write (.png, .jpg, .pdf or .svg)"
+    )
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from finola.cli.inputs import read_cropped
+    from finola.cli.output import input_files, print_json, print_table
+    from finola.evaluation.curvature import Curved, feature_map, plot_curvature
+    from finola.files import output_path
+    from finola.plotting.waves import check_path, save_figure
+
+    check_path(args.out)
+    output_path(args.out, input_files([args.photo], models=[args.model, args.beside]), args.force)
+    found, images = [], []
+    for word in [args.model, args.beside] if args.beside else [args.model]:
+        model = load_any(word)
+        image = read_cropped([args.photo], model.config.image_size)[0]
+        images.append(image)
+        found.append(Curved.measure(_name(model), feature_map(model, image, args.map)))
+    what = "the map that the recurrence grows" if args.map == "z" else "the encoder's map"
+    figure = plot_curvature(found, images[0], f"Gaussian curvature of {what}, {args.photo}")
+    save_figure(figure, args.out)
+    numbers = [one.numbers() for one in found]
+    if args.json:
+        print_json({"photo": args.photo, "map": args.map, "written": args.out, "models": numbers})
+        return
+    rows = [
+        (one["name"], one["channels"], *(f"{one['rms_of_peaks'][word]:.3g}" for word in ("median", "mean", "max")))
+        for one in numbers
+    ]
+    print_table(
+        "root mean square of peak curvatures, over channels", ["model", "channels", "median", "mean", "max"], rows
+    )
+    print(f"drawn into {args.out}")
+
+
+def load_any(word: str) -> Autoencoder | MaskedFinola:
+    """`finola.load`, and the folders of masked models."""
+    from finola.masked import MaskedFinola
+    from finola.zoo import load
+
+    config = Path(word).expanduser() / "config.json"
+    if config.is_file() and "variant" in json.loads(config.read_text(encoding="utf-8")):
+        masked: MaskedFinola = MaskedFinola.from_pretrained(str(config.parent))
+        return masked.eval()
+    return load(word)
+
+
+def _name(model: Autoencoder | MaskedFinola) -> str:
+    """What a model is called in the figure."""
+    variant = getattr(model, "variant", None)
+    return f"{model.config}, masked {variant.upper()}" if variant else str(model.config)

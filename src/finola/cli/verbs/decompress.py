@@ -1,0 +1,62 @@
+"""finola decompress: the photos of .finola files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from finola.cli.output import add_force
+
+HELP = "turn .finola files back into photos"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", help=".finola files, or folders of them")
+    parser.add_argument(
+        "-o",
+        "--out",
+        help="a photo's file for one, else a folder (default: PNG beside each; photo.finola.png if photo.png exists)",
+    )
+    parser.add_argument("--model", help="the folder of the model they were made with, if it is not bundled")
+    parser.add_argument("--workers", type=int, default=1, help="processes, for many files")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from finola.cli.output import print_json, print_table
+    from finola.cli.verbs._workers import work_through
+    from finola.cli.verbs.compress import targets
+    from finola.files import output_paths
+    from finola.image_io import WRITE
+
+    pairs = targets(args.files, args.out, ".png", tuple(WRITE))
+    written = output_paths([target for _, target in pairs], [source for source, _ in pairs], args.force, create=True)
+    tasks = [(source, str(target), args.model) for (source, _), target in zip(pairs, written, strict=True)]
+    rows, failed = work_through(decompress_one, tasks, args, "decompressing")
+    if args.json:
+        print_json(rows)
+        return failed
+    if not rows:
+        return failed
+    body = [(row["photo"], f"{row['width']}x{row['height']}", f"{row['seconds']:.2f}") for row in rows]
+    print_table("decompressed", ["photo", "size", "seconds"], body)
+    return failed
+
+
+def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any]:
+    """Write one photo."""
+    import time
+
+    from finola.codec.codec import decode, read_container, write_photo
+    from finola.files import naming
+
+    begin = time.perf_counter()
+    container = read_container(source)
+    image = decode(container, model)
+    seconds = time.perf_counter() - begin
+    with naming(Path(target)):
+        write_photo(image, container, Path(target))
+    row = {"file": source, "photo": target, "width": container.width, "height": container.height}
+    return row | {"seconds": round(seconds, 4)}

@@ -1,0 +1,113 @@
+"""finola detect: boxes, names and scores of what is in photos, drawn and as COCO writes them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from finola.cli.output import add_force
+
+HELP = "find objects in photos by a trained detector: drawn boxes, and JSON as COCO writes it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_finder_arguments(parser, "detected")
+
+
+def add_finder_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+    parser.add_argument("photos", nargs="+", help="files, folders, or skimage:NAME")
+    parser.add_argument("-m", "--model", required=True, help="the folder of a trained model, or a hub id")
+    parser.add_argument("-o", "--out", default=out, help="folder to write to (default: %(default)s)")
+    parser.add_argument("--score", type=float, default=0.5, help="leave out what is less sure (default: %(default)s)")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_finder(args, masks=False)
+
+
+def run_finder(args: argparse.Namespace, masks: bool) -> int:
+    """Photos that cannot be read are reported one by one, and the exit code is then 2."""
+    import json
+
+    from finola.cli.output import (
+        complain,
+        input_files,
+        is_bad_input,
+        output_folder,
+        print_json,
+        print_table,
+        progress,
+        sentence,
+    )
+    from finola.cli.verbs.reconstruct import free_names
+    from finola.evaluation.detection import find_in, load_finder
+    from finola.files import naming, output_paths, write_text
+    from finola.heads.mask_rcnn import Segmenter
+    from finola.image_io import named_photos, open_photo, photo_name, read_photo, save_photo
+    from finola.plotting.boxes import draw_objects
+
+    if not 0 <= args.score <= 1:
+        raise ValueError(f"--score is {args.score}; it lies between 0 and 1.")
+    photos = [photo for given in args.photos for photo in named_photos(given)]
+    out = output_folder(args.out)
+    paths, target = [out / f"{name}.png" for name in free_names(photos)], out / "objects.json"
+    inputs = input_files(map(str, photos), models=[args.model])
+    output_paths([*paths, target], inputs, args.force, create=True)
+    model = load_finder(args.model)
+    if masks and not isinstance(model, Segmenter):
+        raise ValueError(f"{args.model} is a detector and draws boxes only: use finola detect, or train a segmenter.")
+    failed = 0
+    rows: list[dict[str, Any]] = []
+    categories: list[dict[str, Any]] = [{"id": number, "name": name} for number, name in enumerate(model.classes, 1)]
+    content: dict[str, Any] = {"images": [], "annotations": [], "categories": categories}
+    work = zip(photos, paths, strict=True)
+    quiet = args.json or len(photos) == 1
+    for number, (photo, path) in enumerate(progress(work, len(photos), "looking", quiet=quiet), 1):
+        try:
+            found = find_in(model, open_photo(photo), photo_name(photo), args.score)
+            original = read_photo(photo)
+        except Exception as error:  # of any class, because libraries have their own; a defect is raised again
+            if not is_bad_input(error):
+                raise
+            complain(args.verb, sentence(error))
+            failed += 1
+            continue
+        found = found if masks else found._replace(masks=None)
+        height, width = original.shape[-2:]
+        with naming(path):
+            save_photo(draw_objects(original, found, model.classes), path)
+        content["images"].append({"id": number, "file_name": str(photo), "height": height, "width": width})
+        for entry in found.as_coco(number, [category["id"] for category in categories]):
+            own = {"id": len(content["annotations"]) + 1, "iscrowd": 0, "area": _area(entry)}
+            content["annotations"].append(entry | own)
+        names = [model.classes[label] for label in found.labels.tolist()]
+        rows.append({"photo": str(photo), "written": str(path), "size": [height, width], "objects": names})
+    write_text(target, json.dumps(content) + "\n")
+    if args.json:
+        print_json(content)
+        return 2 if failed else 0
+    body = [(r["photo"], "x".join(map(str, r["size"])), len(r["objects"]), tally(r["objects"])) for r in rows]
+    print_table(str(args.model), ["photo", "size", "objects", "what"], body)
+    print(f"pictures and {target.name} written to {out}")
+    return 2 if failed else 0
+
+
+def tally(names: list[str]) -> str:
+    """Names with their counts, the most frequent first.
+
+    >>> tally(["dog", "cat", "dog"])
+    '2 dog, 1 cat'
+    """
+    from collections import Counter
+
+    return ", ".join(f"{count} {name}" for name, count in Counter(names).most_common()) or "-"
+
+
+def _area(entry: dict[str, Any]) -> float:
+    if "segmentation" not in entry:
+        return round(float(entry["bbox"][2] * entry["bbox"][3]), 3)
+    from pycocotools import mask as coco_mask
+
+    return float(coco_mask.area(entry["segmentation"]))

@@ -1,0 +1,133 @@
+"""finola evaluate: how well a model gives photos back, image by image, the best, median and worst pictured."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finola.cli.output import add_force
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from finola.autoencoder import Autoencoder
+
+HELP = "measure a model on photos: PSNR, SSIM and MS-SSIM image by image, accuracy of a classifier, COCO's AP"
+FIGURES = ("psnr", "ssim", "ms_ssim")
+OBJECTS, ROWS = ("summary.json", "results.json"), ("summary.json", "images.csv")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a folder, a name, or a hub id")
+    parser.add_argument("data", nargs="?", help="photos in any form that finola train takes (default: FINOLA_DATA)")
+    parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
+    parser.add_argument("--limit", type=int, help="use this many photos only, from all over the data")
+    parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    from finola.cli.evaluate_classification import evaluate_classes
+    from finola.cli.evaluate_detection import evaluate_objects
+    from finola.cli.output import input_files, output_folder, print_json, print_table, write_figures
+    from finola.data import Whole, open_data
+    from finola.data.sources import evenly
+    from finola.files import output_paths
+    from finola.zoo import kind_of, load
+
+    kind = kind_of(args.model)
+    if args.out:
+        written = {"a detector": OBJECTS, "a segmenter": OBJECTS, "a classifier": ROWS}
+        names = written.get(str(kind), (*ROWS, "contact-sheet.png"))
+        inputs = input_files(data=[args.data], models=[args.model])
+        output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
+        args.out = str(output_folder(args.out))
+    others = {"a detector": evaluate_objects, "a segmenter": evaluate_objects, "a classifier": evaluate_classes}
+    if kind in others:
+        others[kind](args)
+        return
+    model = load(args.model)
+    dataset = open_data(args.data, args.split, transform=Whole())
+    dataset.source = evenly(dataset.source, args.limit)
+    rows = evaluate(model, dataset, quiet=args.json)
+    summary: dict[str, Any] = {"model": args.model, "name": str(model.config), "data": args.data, "split": args.split}
+    summary["images"] = len(rows)
+    for figure in FIGURES:
+        values = [row[figure] for row in rows if row[figure] is not None]
+        summary[figure] = round(sum(values) / len(values), 4) if values else None
+    summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
+    if args.out:
+        write_figures(Path(args.out), summary, rows)
+        _contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset)
+    if args.json:
+        print_json(summary)
+        return
+    body = [
+        (figure.upper().replace("_", "-"), "-" if summary[figure] is None else summary[figure]) for figure in FIGURES
+    ]
+    print_table(f"{summary['name']} on {len(rows)} photos of {args.data or 'FINOLA_DATA'}", ["figure", "mean"], body)
+    if report := dataset.report():
+        print(report)
+    if args.out:
+        print(f"images.csv, summary.json and contact-sheet.png written to {args.out}")
+
+
+def evaluate(model: Autoencoder, dataset: Any, quiet: bool = False) -> list[dict[str, Any]]:
+    """One row per readable photo: index, name, and its figures (None where the photo is too small for one)."""
+    import torch
+
+    from finola.cli.output import progress
+    from finola.metrics import figures
+
+    rows = []
+    for index in progress(range(len(dataset)), len(dataset), "evaluating", quiet=quiet):
+        item = dataset[(0, index)]
+        if item.replaced:
+            continue
+        original = _floats(item.images)
+        with torch.inference_mode():
+            rebuilt = model(original)
+        found = figures(rebuilt, original)[0]
+        digits = {"psnr": 4, "ssim": 5, "ms_ssim": 5}
+        rounded = {key: None if value is None else round(value, digits[key]) for key, value in found.items()}
+        rows.append({"index": index, "name": dataset.name(index)} | rounded)
+    if not rows:
+        raise ValueError("not one photo could be read, so there is nothing to measure.")
+    return rows
+
+
+def _floats(images: Tensor) -> Tensor:
+    return images.reshape(-1, *images.shape[-3:]).float() / 255
+
+
+def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, dataset: Any, columns: int = 3) -> None:
+    """Best, median and worst by PSNR, one line each: the original, then what the model made of it."""
+    import torch
+    from PIL import Image, ImageDraw
+
+    from finola.files import naming
+    from finola.image_io import save_photo, to_pillow
+
+    by_psnr = sorted(rows, key=lambda row: -row["psnr"])
+    middle = max(0, len(by_psnr) // 2 - columns // 2)
+    lines = {"best": by_psnr[:columns], "median": by_psnr[middle : middle + columns], "worst": by_psnr[-columns:]}
+    side, caption = 224, 18
+    sheet = Image.new("RGB", (columns * (2 * side + 12), len(lines) * (side + caption)), "white")
+    for row_number, (word, chosen) in enumerate(lines.items()):
+        for column, row in enumerate(chosen):
+            original = _floats(dataset[(0, row["index"])].images)
+            with torch.inference_mode():
+                rebuilt = model(original)
+            left, top = column * (2 * side + 12), row_number * (side + caption)
+            ImageDraw.Draw(sheet).text(
+                (left + 4, top + 2), f"{word}: {row['psnr']:.2f} dB  {row['name'][-40:]}", fill="black"
+            )
+            for number, image in enumerate((original, rebuilt)):
+                picture = to_pillow(image[0])
+                picture.thumbnail((side, side))
+                sheet.paste(picture, (left + number * (side + 2), top + caption))
+    pixels = torch.frombuffer(bytearray(sheet.tobytes()), dtype=torch.uint8).reshape(sheet.height, sheet.width, 3)
+    with naming(path):
+        save_photo(pixels.permute(2, 0, 1) / 255, path)

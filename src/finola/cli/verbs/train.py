@@ -1,0 +1,130 @@
+"""finola train: a recipe, changed by key=value, becomes a run that can be stopped and resumed at any step."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from finola.cli.output import add_force
+
+if TYPE_CHECKING:
+    from finola.training.config import Recipe
+    from finola.training.trainer import Outcome
+
+HELP = "train a model by a recipe; stop it whenever you like and resume it"
+EXIT = {"finished": 0, "diverged": 1, "interrupted": 130}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a bundled recipe (--list) or a YAML file")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings to change, as in schedule.epochs=20"
+    )
+    parser.add_argument("--list", action="store_true", help="list the bundled recipes and exit")
+    parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/RECIPE)")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the run's folder")
+    parser.add_argument("--export", metavar="DIR", help="write the trained model there (default: DIR/model of the run)")
+    parser.add_argument("--half", action="store_true", help="store the exported weights in half precision")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    _let_overrides_stand_anywhere(parser)
+
+
+def _let_overrides_stand_anywhere(parser: argparse.ArgumentParser) -> None:
+    """argparse would refuse `train smoke --out runs/a seed=1`: it takes words behind an option for unknown ones."""
+    parse = parser.parse_known_args
+
+    def parse_known_args(args=None, namespace=None):  # type: ignore[no-untyped-def]
+        namespace, rest = parse(args, namespace)
+        namespace.overrides += [word for word in rest if "=" in word and not word.startswith("-")]
+        return namespace, [word for word in rest if word not in namespace.overrides]
+
+    parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+
+def run(args: argparse.Namespace) -> int:
+    from finola.training.loading import find, load_recipe, name_of
+
+    if args.list:
+        _list(args.json)
+        return 0
+    overrides = list(args.overrides)
+    if args.recipe is not None and "=" in args.recipe:  # the recipe of the run's folder, changed
+        overrides.insert(0, args.recipe)
+        args.recipe = None
+    if args.recipe is None:
+        if not (args.resume and args.out):
+            raise ValueError("name a recipe, such as finola train smoke; finola train --list shows all of them.")
+        source = f"{args.out}/recipe.yaml"
+    else:
+        source = args.recipe
+    recipe = load_recipe(source, overrides)
+    out = args.out or f"runs/{name_of(find(source)).replace('/', '-')}"
+
+    _check_export(args, recipe, out)
+    from finola.training.trainer import train
+
+    outcome = train(recipe, out, resume=args.resume, export_to=args.export, half=args.half, quiet=args.json)
+    return _report(outcome, recipe, args.json)
+
+
+def _check_export(args: argparse.Namespace, recipe: Recipe, out: str) -> None:
+    """Check before training that the model may be written. A resumed run replaces the one in its own folder."""
+    from pathlib import Path
+
+    from finola.cli.output import WEIGHTS, input_files
+    from finola.files import output_paths
+    from finola.training.processes import is_first_process
+    from finola.training.run_directory import RECIPE
+
+    run, own = Path(out).expanduser(), args.export is None
+    folder = run / "model" if own else Path(args.export).expanduser()
+    if not is_first_process() or (own and (args.resume or (run / RECIPE).exists() or not folder.exists())):
+        return
+    data = [path for path in (recipe.data.path, recipe.data.val_path) if path is not None]
+    inputs = input_files(data=data, models=[recipe.model.weights])
+    output_paths([folder / name for name in (*WEIGHTS, "README.md")], inputs, args.force, create=not own)
+
+
+def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:
+    import sys
+    from dataclasses import asdict
+
+    from finola.cli.output import print_json
+    from finola.training.processes import is_first_process
+
+    if not is_first_process():  # one voice; and a launcher takes any other code for a crash
+        return 0
+    if as_json:
+        print_json(asdict(outcome))
+    print(f"finola train: {outcome.message}.", file=sys.stderr)
+    if not as_json and outcome.status == "finished":
+        best = _best(outcome.best)
+        paper = f" (the paper: {recipe.paper_psnr} dB)" if recipe.paper_psnr else ""
+        print(
+            f"{best}{outcome.images_per_second:.0f} images/s, {outcome.seconds:.0f} s{paper}; model in {outcome.model}"
+        )
+    return 143 if outcome.signal == "SIGTERM" else EXIT[outcome.status]
+
+
+def _best(best: dict[str, float]) -> str:
+    """The figure of the best checkpoint, whatever the task measures."""
+    found = [(figure, value) for figure, value in best.items() if figure != "step"]
+    if not found:
+        return ""
+    figure, value = found[0]
+    shown = f"{value:.2f} dB" if figure == "psnr" else f"{figure} {value:.4g}"
+    return f"best {shown} at step {int(best['step'])}, "
+
+
+def _list(as_json: bool) -> None:
+    from finola.cli.output import print_json, print_table
+    from finola.training.loading import list_recipes, load_recipe
+
+    recipes = [load_recipe(name) for name in list_recipes()]
+    if as_json:
+        keys = ("name", "about", "paper_psnr")
+        print_json([{key: getattr(r, key) for key in keys} | {"model": r.model.name} for r in recipes])
+        return
+    rows = [(r.name, r.model.name, r.paper_psnr or "", r.about) for r in recipes]
+    print_table("recipes", ["recipe", "model", "paper, dB", "about"], rows)

@@ -1,0 +1,123 @@
+"""Rows of photos become methods with their means, tables and curves; the paper's figures stand beside as quoted."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from typing import Any
+
+from finola.compare.bjontegaard import bd_psnr, bd_rate
+from finola.config import DEFAULT_CODEC
+
+Row = dict[str, Any]
+FIGURES = ("psnr", "ssim", "ms_ssim")
+
+
+def quoted() -> dict[str, Any]:
+    """What the paper prints."""
+    content: dict[str, Any] = json.loads((files("finola.compare") / "quoted.json").read_text(encoding="utf-8"))
+    return content
+
+
+def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
+    """One entry per method: means over its photos (of PSNR per image, of bits over pixels, of seconds)."""
+    by_word: dict[str, list[Row]] = {word: [] for word in words}
+    for row in rows:
+        by_word[row["word"]].append(row)
+    paper = {entry["word"]: entry["psnr"] for entry in quoted()["latents"] if "word" in entry}
+    methods = []
+    for word, own in by_word.items():
+        if not own:
+            continue
+        method: Row = {"word": word, "label": label(word), "images": len(own)}
+        kept = [(row["latents"], row["pixels"]) for row in own if row["latents"] is not None]
+        method["latents"] = round(statistics.fmean(count for count, _ in kept), 1) if kept else None
+        per_256 = statistics.fmean(count * 65536 / pixels for count, pixels in kept) if kept else None
+        method["latents_per_256x256"] = None if per_256 is None else round(per_256, 1)
+        rates = [row["bits"] / row["pixels"] for row in own if row["bits"] is not None]
+        method["bpp"] = round(statistics.fmean(rates), 4) if rates else None
+        for figure in FIGURES:
+            values = [row[figure] for row in own if row[figure] is not None]
+            method[figure] = round(statistics.fmean(values), 4) if values else None
+        for station in ("encode_seconds", "decode_seconds"):
+            method[station] = round(statistics.fmean(row[station] for row in own), 5)
+        if word in paper:
+            method["quoted_psnr"] = paper[word]
+        methods.append(method)
+    return methods
+
+
+NAMES = {"jpeg": "JPEG, optimised", "jpeg-progressive": "JPEG, progressive", "jpeg2000": "JPEG 2000", "webp": "WebP"}
+NAMES |= {"finola": f"finola ({DEFAULT_CODEC})", "finola-paper": "finola, plain bits"}
+NAMES |= {"avif": "AVIF", "jxl": "JPEG XL", "dct": "DCT, first", "dwt": "DWT,", "dtcwt": "DTCWT,"}
+BANDS = {"ll": "scale 3 LL", "scale3": "scale 3", "scale2": "scale 2", "all": "all"}
+
+
+def label(word: str) -> str:
+    """A method's name for people.
+
+    >>> label("dtcwt:ll"), label("jpeg@0.2"), label("klt64:256")
+    ('DTCWT, scale 3 LL', 'JPEG, optimised', 'KLT 64x64, 256')
+    """
+    method, _, setting = word.partition(":")
+    if method.startswith("klt"):
+        side = method[3:]
+        return f"KLT {side}x{side}, {setting}"
+    if method.partition("@")[0] in NAMES and "@" in method:
+        return NAMES[method.partition("@")[0]]
+    if method in ("dct", "dwt", "dtcwt"):
+        return f"{NAMES[method]} {BANDS.get(setting, setting)}"
+    return f"{NAMES[method]} {setting}" if method in NAMES else word
+
+
+def by_latents(methods: Sequence[Row]) -> list[Row]:
+    """Methods that keep a number of latents, fewest first."""
+    return sorted((m for m in methods if m["latents"] is not None), key=lambda m: (m["latents"], m["psnr"]))
+
+
+def by_rate(methods: Sequence[Row]) -> dict[str, list[Row]]:
+    """Methods asked for one rate, best first, by that rate."""
+    tables: dict[str, list[Row]] = {}
+    for method in methods:
+        if method["bpp"] is not None and "@" in method["word"].partition(":")[0]:
+            tables.setdefault(method["word"].rpartition("@")[2], []).append(method)
+    return {rate: sorted(table, key=lambda m: -m["psnr"]) for rate, table in sorted(tables.items())}
+
+
+def curves(methods: Sequence[Row]) -> dict[str, list[list[float]]]:
+    """(bits per pixel, PSNR) of every format over its qualities."""
+    found: dict[str, list[list[float]]] = {}
+    for method in methods:
+        name, colon, _ = method["word"].partition(":")
+        if method["bpp"] is not None and colon and "@" not in name:
+            found.setdefault(name, []).append([method["bpp"], method["psnr"]])
+    rising = {name: _rising(sorted(points)) for name, points in found.items()}
+    return {name: points for name, points in rising.items() if len(points) > 1}
+
+
+def _rising(points: list[list[float]]) -> list[list[float]]:
+    """Points that cost more and are better than the one before: on tiny photos two qualities can be one file."""
+    kept = points[:1]
+    for rate, quality in points[1:]:
+        if rate > kept[-1][0] and quality > kept[-1][1]:
+            kept.append([rate, quality])
+    return kept
+
+
+def deltas(found: dict[str, list[list[float]]], reference: str = "jpeg") -> dict[str, Row]:
+    """Bjøntegaard deltas of every curve against the reference."""
+    if reference not in found:
+        return {}
+    base = [(rate, quality) for rate, quality in found[reference]]
+    result = {}
+    for name, points in found.items():
+        other = [(rate, quality) for rate, quality in points]
+        if name != reference:
+            rate, quality = bd_rate(base, other), bd_psnr(base, other)
+            result[name] = {
+                "bd_rate_percent": None if rate is None else round(rate, 2),
+                "bd_psnr_db": None if quality is None else round(quality, 3),
+            }
+    return result

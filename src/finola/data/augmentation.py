@@ -1,0 +1,67 @@
+"""What may be done to a crop besides cropping: RandAug as timm makes it, and the views of MoCo-v2."""
+
+from __future__ import annotations
+
+import random as python_random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finola.errors import InputError
+
+Augment = Callable[[Tensor], Tensor]  # uint8 (3, H, W) → uint8 (3, H, W)
+
+
+def build_augment(name: str) -> Augment:
+    """`moco`, or a RandAug in timm's words: `rand-m9-mstd0.5` is the paper's RandAug (9, 0.5).
+
+    >>> with seeded(np.random.default_rng(0)):
+    ...     build_augment("rand-m9-mstd0.5")(torch.zeros(3, 32, 32, dtype=torch.uint8)).shape
+    torch.Size([3, 32, 32])
+    """
+    if name == "moco":
+        return _moco()
+    if name.startswith("rand-m"):
+        return _randaug(name)
+    raise InputError(f"data.augment is {name!r}; it is moco, or a RandAug such as rand-m9-mstd0.5.")
+
+
+def _randaug(name: str) -> Augment:
+    from timm.data.auto_augment import rand_augment_transform  # what "RandAug (9, 0.5)" means is timm's notation
+
+    from finola.image_io import pixels, to_pillow
+
+    try:
+        change = rand_augment_transform(name, {})
+    except (AssertionError, ValueError, LookupError, OverflowError) as error:
+        raise InputError(f"data.augment is {name!r}, which timm's RandAug does not know.") from error
+    return lambda image: pixels(change(to_pillow(image)))
+
+
+def _moco() -> Augment:
+    """Colours changed four times in five, grey one in five, blurred every second time."""
+    from torchvision.transforms import v2
+
+    jitter = v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
+    blur = v2.RandomApply([v2.GaussianBlur(9, sigma=(0.1, 2.0))], p=0.5)
+    change: Augment = v2.Compose([jitter, v2.RandomGrayscale(0.2), blur])
+    return change
+
+
+@contextmanager
+def seeded(random: np.random.Generator) -> Iterator[None]:
+    """Inside, the libraries' own generators follow `random`; afterwards they are as they were."""
+    seed = int(random.integers(2**32))
+    python, numpy = python_random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        python_random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            python_random.setstate(python)
+            np.random.set_state(numpy)

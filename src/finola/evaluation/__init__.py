@@ -1,0 +1,1 @@
+"""Metrics of trained models: detection, probing, latent space and curvature."""

@@ -1,0 +1,132 @@
+"""Classifiers of the paper: `lin`, `tran-1` and `tran-4` on an encoder's last map, frozen or trained with it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from finola.config import HEADS
+from finola.encoders import build_encoder
+from finola.pretrained import Pretrained
+
+
+def ranks(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many classes stand before the right one: (N,).
+
+    >>> ranks(torch.tensor([[0.1, 0.7, 0.2]]), torch.tensor([2]))
+    tensor([1])
+    """
+    return (logits > logits.gather(1, labels[:, None])).sum(1)
+
+
+class LinearHead(nn.Module):
+    """`lin`: the map's mean, a batch norm without affine part, one linear layer."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(channels, affine=False)
+        self.linear = nn.Linear(channels, classes)
+
+    def forward(self, feature_map: Tensor) -> Tensor:
+        logits: Tensor = self.linear(self.norm(feature_map.mean((2, 3))))
+        return logits
+
+
+class TransformerHead(nn.Module):
+    """`tran-K`: a linear layer to `width`, K pre-norm transformer blocks over all positions, their mean, one more."""
+
+    def __init__(self, channels: int, classes: int, blocks: int, width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Linear(channels, width)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width,
+                nhead=max(1, width // 64),
+                dim_feedforward=4 * width,
+                dropout=dropout,
+                activation="gelu",
+                batch_first=True,
+                norm_first=True,
+            )
+            for _ in range(blocks)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.linear = nn.Linear(width, classes)
+
+    def forward(self, feature_map: Tensor) -> Tensor:
+        tokens = self.embed(feature_map.flatten(2).transpose(1, 2))  # (N, H·W, width)
+        for block in self.blocks:
+            tokens = block(tokens)
+        logits: Tensor = self.linear(self.norm(tokens).mean(1))
+        return logits
+
+
+def head_width(channels: int) -> int:
+    """The width of a transformer head: 192, 384 and 768 for encoders of 720, 1440 and 2880 channels.
+
+    >>> [head_width(channels) for channels in (720, 1440, 2880)]
+    [192, 384, 768]
+    """
+    return max(64, 64 * round(channels * 4 / 15 / 64))
+
+
+def build_head(name: str, channels: int, classes: int, dropout: float = 0.0) -> nn.Module:
+    """The head that `name` says, for an encoder's channels.
+
+    >>> build_head("tran-1", 720, classes=10)(__import__("torch").rand(2, 720, 4, 4)).shape
+    torch.Size([2, 10])
+    """
+    if name not in HEADS["classify"]:
+        raise ValueError(f"there is no head {name!r}: use {', '.join(HEADS['classify'])}.")
+    if name == "lin":
+        return LinearHead(channels, classes)
+    return TransformerHead(channels, classes, int(name.removeprefix("tran-")), head_width(channels), dropout)
+
+
+class Classifier(nn.Module, Pretrained, tags=["finola", "image-classification"]):
+    """An encoder by name and a head. `frozen` keeps the encoder as it is: no gradient, norms in evaluation mode.
+
+    >>> model = Classifier("mf-w720", "lin", ["cat", "dog"], image_size=64).eval()
+    >>> model.rank(torch.rand(3, 64, 64))[0][0] in ("cat", "dog")
+    True
+    """
+
+    def __init__(
+        self,
+        encoder: str,
+        head: str,
+        classes: list[str] | int,
+        image_size: int = 224,
+        *,
+        frozen: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.classes = [str(number) for number in range(classes)] if isinstance(classes, int) else list(classes)
+        if not self.classes:
+            raise ValueError("a classifier needs at least one class.")
+        self.image_size, self.frozen = (image_size, image_size), frozen
+        self.encoder = build_encoder(encoder, self.image_size)
+        channels = int(self.encoder.channels)  # type: ignore[arg-type]
+        self.head = build_head(head, channels, len(self.classes), dropout)
+        if frozen:
+            self.encoder.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Classifier:
+        super().train(mode)
+        if self.frozen:
+            self.encoder.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, 3, H, W) in [0, 1] → logits (N, classes)."""
+        logits: Tensor = self.head(self.encoder(images))
+        return logits
+
+    @torch.inference_mode()
+    def rank(self, image: Tensor, count: int | None = None) -> list[tuple[str, float]]:
+        """Class names and probabilities of one image (3, H, W) of the classifier's size, the likeliest first."""
+        shares = self(image[None]).softmax(1)[0]
+        order = shares.argsort(descending=True)[:count]
+        return [(self.classes[int(number)], float(shares[number])) for number in order]

@@ -1,0 +1,105 @@
+"""DETR on any encoder of the package: its maps at 1/8 and 1/16, the Mobile-Former decoder, boxes and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from finola.heads.criterion import set_losses, to_centres, to_corners
+from finola.heads.detection_model import Finder
+from finola.heads.detections import Found
+from finola.heads.mf_decoder import MobileFormerDecoder, Predictions
+
+
+class Detector(Finder):
+    """An encoder and a Mobile-Former decoder that names and boxes what it sees; arguments are those of `Finder`.
+
+    >>> model = Detector("mf-w720", "mf-dec-211", ["cat", "dog"]).eval()
+    >>> [found] = model.find(torch.rand(1, 3, 64, 96))
+    >>> found.boxes.shape
+    torch.Size([100, 4])
+    """
+
+    def __init__(
+        self,
+        encoder: str = "mf-w720",
+        head: str = "mf-dec-211",
+        classes: Sequence[str] = ("object",),
+        *,
+        frozen: bool = True,
+        encoder_norms: bool = False,
+        dropout: float = 0.1,
+        size: Sequence[int] = (800, 1333),
+    ) -> None:
+        super().__init__(encoder, head, classes, frozen=frozen, encoder_norms=encoder_norms, size=size)
+        self.head = MobileFormerDecoder(head, decoder_channels(self.encoder, encoder), len(self.classes), dropout)
+
+    def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's maps at 1/8 and 1/16, all that the head reads: those of a frozen encoder can be kept."""
+        eighth, sixteenth = self.encoder.stages(images)[-2:]  # type: ignore[operator]
+        return eighth, sixteenth
+
+    def forward(self, images: Tensor, sizes: Tensor | None = None) -> Predictions:
+        """Images (N, 3, H, W) in [0, 1], padded where `sizes` (N, 2), height and width, say so."""
+        return self.read(self.maps(images), sizes)
+
+    def read(self, maps: tuple[Tensor, Tensor], sizes: Tensor | None = None) -> Predictions:
+        """What the head reads from the encoder's maps."""
+        predictions: Predictions = self.head(*maps, shares_of(16 * maps[1].shape[-2], 16 * maps[1].shape[-1], sizes))
+        return predictions
+
+    def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Named losses of a batch; a target has `labels` (K,) and `boxes` (K, 4), corners in the image's pixels."""
+        return set_losses(self(images, sizes), relative(targets, image_sizes(images, sizes)))
+
+    @torch.no_grad()
+    def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
+        """What every query found in each image, the surest first, in pixels."""
+        return readable(self(images, sizes), image_sizes(images, sizes))
+
+
+def decoder_channels(encoder: nn.Module, name: str) -> tuple[int, int]:
+    """Channels of the maps at 1/8 and 1/16."""
+    stages: list[int] = encoder.stage_channels  # type: ignore[assignment]
+    if encoder.reduction != 16 or len(stages) < 2:
+        raise ValueError(f"{name} ends at 1/{encoder.reduction}; a detector needs maps at 1/8 and 1/16.")
+    return stages[-2], stages[-1]
+
+
+def image_sizes(images: Tensor, sizes: Tensor | None) -> list[tuple[int, int]]:
+    """(height, width) of every image without its padding."""
+    if sizes is None:
+        return [(images.shape[-2], images.shape[-1])] * len(images)
+    return [(int(height), int(width)) for height, width in sizes.tolist()]
+
+
+def shares_of(height: int, width: int, sizes: Tensor | None) -> Tensor | None:
+    """The shares (N, 2) of height and width that are no padding; None where nothing is padded."""
+    if sizes is None:
+        return None
+    shares = sizes / sizes.new_tensor([height, width])
+    return None if bool((shares == 1).all()) else shares
+
+
+def relative(targets: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Targets whose boxes are centres and sizes in shares of their images."""
+    scaled = []
+    for target, (height, width) in zip(targets, sizes, strict=True):
+        boxes = to_centres(target["boxes"]) / target["boxes"].new_tensor([width, height, width, height])
+        scaled.append({"labels": target["labels"], "boxes": boxes})
+    return scaled
+
+
+def readable(predictions: Predictions, sizes: list[tuple[int, int]]) -> list[Found]:
+    """What the last block says, in pixels: for each query its likeliest class."""
+    scores, labels = predictions.logits[-1].softmax(-1)[..., :-1].max(-1)  # (N, Q)
+    corners = to_corners(predictions.boxes[-1]).clamp(0, 1)
+    found = []
+    for image, (height, width) in enumerate(sizes):
+        order = scores[image].argsort(descending=True)
+        boxes = corners[image, order] * corners.new_tensor([width, height, width, height])
+        found.append(Found(boxes, scores[image, order], labels[image, order]))
+    return found

@@ -1,0 +1,1 @@
+"""Figures, animations and drawings. No lower layer imports this package."""

@@ -1,0 +1,73 @@
+"""Boxes, masks, names and scores drawn over a photo."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from finola.heads.detections import Found
+from finola.image_io import pixels, to_pillow
+
+_GOLDEN = 0.618034
+
+
+def colour_of(label: int) -> tuple[int, int, int]:
+    """A colour that stays a class's own; neighbouring numbers lie far apart on the wheel."""
+    red, green, blue = colorsys.hsv_to_rgb(label * _GOLDEN % 1.0, 0.85, 0.95)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def draw_objects(image: Tensor, found: Found, names: Sequence[str]) -> Tensor:
+    """The image (3, H, W) with everything found in it, the surest on top, as uint8.
+
+    >>> import torch
+    >>> nothing = Found(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+    >>> draw_objects(torch.zeros(3, 8, 8), nothing, []).unique().tolist()
+    [0]
+    """
+    picture = to_pillow(image)
+    order = range(len(found.labels) - 1, -1, -1)
+    labels = found.labels.tolist()
+    if found.masks is not None:
+        picture = _masked(picture, found.masks, labels, order)
+    pen = ImageDraw.Draw(picture)
+    line = max(2, round(max(picture.size) / 320))
+    font = ImageFont.load_default(size=max(10, round(max(picture.size) / 45)))
+    captions = []
+    for number in order:
+        colour = colour_of(labels[number])
+        pen.rectangle(tuple(found.boxes[number].tolist()), outline=colour, width=line)
+        captions.append((number, f"{names[labels[number]]} {float(found.scores[number]):.2f}", colour))
+    for number, text, colour in captions:  # behind no other box
+        _caption(pen, found.boxes[number].tolist(), text, colour, font, picture.size)
+    return pixels(picture)
+
+
+def _masked(picture: Image.Image, masks: Tensor, labels: Sequence[int], order: Sequence[int]) -> Image.Image:
+    values = np.array(picture)
+    for number in order:
+        inside = masks[number].cpu().numpy()
+        values[inside] = (0.5 * values[inside] + 0.5 * np.array(colour_of(labels[number]))).astype(np.uint8)
+    return Image.fromarray(values)
+
+
+def _caption(
+    pen: ImageDraw.ImageDraw,
+    box: Sequence[float],
+    text: str,
+    colour: tuple[int, int, int],
+    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    size: tuple[int, int],
+) -> None:
+    """A caption on its box's upper edge, or inside where there is no room above, and never outside the picture."""
+    _, _, width, height = pen.textbbox((0, 0), text, font=font)
+    left = min(max(0.0, box[0]), max(0.0, size[0] - width - 4))
+    top = box[1] - height - 3 if box[1] >= height + 3 else box[1]
+    top = min(max(0.0, top), max(0.0, size[1] - height - 3))
+    pen.rectangle((left, top, left + width + 4, top + height + 3), fill=colour)
+    dark = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] < 140
+    pen.text((left + 2, top + 1), text, fill="white" if dark else "black", font=font)

@@ -1,0 +1,191 @@
+"""The figures of the appendix, "Inspecting the Image Distribution in q Space", each with the numbers it shows.
+
+Images are (N, 3, H, W) in [0, 1], all of one size; a model smaller than them draws them tile by tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from finola.config import ModelConfig
+from finola.evaluation.latent.operations import Encoded, draw, encode, fade, mix, project, sample
+from finola.evaluation.latent.statistics import Statistics
+from finola.metrics import psnr
+from finola.plotting.waves import INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from finola.autoencoder import Autoencoder
+
+SIDE = 1.55  # inches of one picture
+
+
+class Drawn(NamedTuple):
+    """A figure, and the numbers in it."""
+
+    figure: Figure
+    numbers: dict[str, Any]
+
+
+def averaged(model: Autoencoder, statistics: Statistics) -> Drawn:
+    """What the mean q̄ draws, and how much of the variance the first components hold."""
+    image = draw(model, statistics.mean[None])
+    explained = statistics.explained()
+    numbers = {
+        "std": float(contrast(image)),
+        "colour": [round(float(value), 4) for value in image.mean((0, 2, 3))],
+        "components_for_90_percent": int((explained < 0.9).sum()) + 1 if explained[-1] >= 0.9 else None,
+    }
+    figure, (left, right) = _figure(1, 2, (7.2, 3.4), f"The mean of q, {_over(statistics)}", [1, 1.35])
+    _picture(left, image[0], "what q̄ draws", f"standard deviation {numbers['std']:.3f}")
+    right.plot(range(1, len(explained) + 1), 100 * explained.numpy(), color=INK, lw=1.6)
+    right.set(xscale="log", ylim=(0, 101), xlabel="principal components K", ylabel="variance of q held, %")
+    right.set_title("the first K components", fontsize=9, color=INK)
+    right.grid(alpha=0.3, which="both")
+    return Drawn(figure, numbers)
+
+
+def faded(model: Autoencoder, statistics: Statistics, images: Tensor, steps: int = 6, end: float = 1.0) -> Drawn:
+    """From every image to the mean (end = 1), or through it to the mirror 2q̄ − q (end = 2)."""
+    at, encoded = torch.linspace(0, end, steps).tolist(), encode(model, images)
+    columns = [_redraw(model, encoded, fade(encoded.q, statistics, t)) for t in at]
+    heads = [_headline(t) for t in at]
+    what = "fading into the mean" if end == 1 else "through the mean to the mirror 2q̄ − q"
+    spread = [contrast(column).tolist() for column in columns]
+    captions = [[f"std {value:.3f}" for value in column] for column in spread]
+    figure = _sheet([images, *columns], ["photo", *heads], [None, *captions], f"q {what}, {_over(statistics)}")
+    numbers: dict[str, Any] = {"t": at, "std": spread}
+    if end == 2:
+        middle = _redraw(model, encoded, fade(encoded.q, statistics, 1.0))
+        numbers["correlation_of_mirror"] = correlation(columns[0] - middle, columns[-1] - middle).tolist()
+    return Drawn(figure, numbers)
+
+
+def interpolated(model: Autoencoder, first: Tensor, second: Tensor, steps: int = 5) -> Drawn:
+    """(1 − t)·q₁ + t·q₂ for two batches of images, above what mixing their pixels gives."""
+    at, one, two = torch.linspace(0, 1, steps).tolist(), encode(model, first), encode(model, second)
+    mixed = [_redraw(model, one, mix(one.q, two.q, t)) for t in at]
+    pixels = [mix(mixed[0], mixed[-1], t) for t in at]
+    figures = torch.stack([psnr(a, b) for a, b in zip(mixed, pixels, strict=True)])  # (steps, N)
+    captions = [
+        None if t in (0, 1) else [f"{v:.1f} dB to pixels" for v in row] for t, row in zip(at, figures, strict=True)
+    ]
+    columns = [torch.stack([a, b], 1).flatten(0, 1) for a, b in zip(mixed, pixels, strict=True)]
+    doubled = [None if c is None else [text for caption in c for text in (caption, "")] for c in captions]
+    rows = ["mixed in q", "mixed in pixels"] * len(first)
+    heads = [f"t = {t:.2f}" for t in at]
+    figure = _sheet(columns, heads, doubled, f"(1 − t)·q₁ + t·q₂, {model.config}", rows)
+    inner = {f"{t:.2f}": figures[i].tolist() for i, t in enumerate(at) if 0 < t < 1}
+    return Drawn(figure, {"psnr_to_pixel_mix": inner})
+
+
+def sampled(model: Autoencoder, statistics: Statistics, count: int = 10, seed: int = 0) -> Drawn:
+    """Pictures of q drawn from the Gaussian with this mean and covariance."""
+    images = draw(model, sample(statistics, count, torch.Generator().manual_seed(seed)))
+    width = min(5, count)
+    rows = -(-count // width)
+    figure, axes = _figure(rows, width, (width * SIDE + 0.3, rows * SIDE + 0.3), f"Samples of q, {_over(statistics)}")
+    for number, one in enumerate(axes):
+        _picture(one, images[number] if number < count else None)
+    return Drawn(figure, {"count": count, "seed": seed, "std": contrast(images).tolist()})
+
+
+def principal(model: Autoencoder, statistics: Statistics, images: Tensor, counts: Sequence[int] | None = None) -> Drawn:
+    """Every image from its first K principal components, for growing K."""
+    known = len(statistics.components)
+    power = known.bit_length() - 1
+    counts = list(counts or sorted({*(1 << max(0, power - less) for less in (7, 5, 3, 1)), known}))
+    encoded = encode(model, images)
+    columns = [_redraw(model, encoded, project(encoded.q, statistics, k)) for k in counts]
+    figures = [psnr(column, images) for column in columns]
+    captions = [[f"{value:.1f} dB" for value in row] for row in figures]
+    heads = [f"K = {k}" for k in counts]
+    title = f"The first K principal components of q, {_over(statistics)}"
+    figure = _sheet([*columns, images], [*heads, "photo"], [*captions, None], title)
+    return Drawn(figure, {"components": counts, "psnr": [row.tolist() for row in figures]})
+
+
+def found(query: Tensor, images: Tensor, similarities: Sequence[float], names: Sequence[str], title: str) -> Drawn:
+    """A photo (3, H, W) and its neighbours (N, 3, H, W), nearest first."""
+    captions = [None, *[[f"{value:.3f}"] for value in similarities]]
+    heads = ["searched for", *[f"number {place}" for place in range(1, len(images) + 1)]]
+    figure = _sheet([query[None], *[image[None] for image in images]], heads, captions, title)
+    return Drawn(
+        figure, {"neighbours": [{"name": n, "similarity": s} for n, s in zip(names, similarities, strict=True)]}
+    )
+
+
+def correlation(first: Tensor, second: Tensor) -> Tensor:
+    """The cosine between images (N, 3, H, W) as vectors: (N,).
+
+    >>> round(float(correlation(torch.ones(1, 3, 2, 2), -torch.ones(1, 3, 2, 2))), 4)
+    -1.0
+    """
+    return torch.cosine_similarity(first.flatten(1), second.flatten(1))
+
+
+def contrast(images: Tensor) -> Tensor:
+    """The standard deviation over space of every image (N, 3, H, W), root mean square over colours: (N,)."""
+    return images.var((-2, -1), correction=0).mean(1).sqrt()
+
+
+def _redraw(model: Autoencoder, encoded: Encoded, q: Tensor) -> Tensor:
+    return draw(model, q, encoded.grid, encoded.size)
+
+
+def _headline(t: float) -> str:
+    word = {0.0: "q", 1.0: "q̄", 2.0: "2q̄ − q"}.get(round(t, 6))
+    return word or f"t = {t:.2g}"
+
+
+def _over(statistics: Statistics) -> str:
+    height, width = ModelConfig.parse(statistics.model).image_size
+    return f"{statistics.model} over {statistics.count:,} images of {height}×{width}"
+
+
+def _sheet(
+    columns: Sequence[Tensor],
+    heads: Sequence[str],
+    captions: Sequence[Sequence[str] | None],
+    title: str,
+    rows: Sequence[str] = (),
+) -> Figure:
+    """One column of pictures (N, 3, H, W) beside the other."""
+    height, width = len(columns[0]), len(columns)
+    aspect = columns[0].shape[-2] / columns[0].shape[-1]
+    line = SIDE * aspect + (0.13 if any(captions) else 0.0)
+    figure, axes = _figure(height, width, (width * SIDE + 0.3, height * line + 0.5), title)
+    for number, one in enumerate(axes):
+        row, column = divmod(number, width)
+        texts = captions[column]
+        _picture(one, columns[column][row], heads[column] if row == 0 else "", texts[row] if texts else "")
+        if rows and column == 0:
+            one.set_ylabel(rows[row], fontsize=9, color=INK)
+    return figure
+
+
+def _figure(
+    rows: int, columns: int, size: tuple[float, float], title: str, widths: Sequence[float] | None = None
+) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, facecolor="white", layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)
+    axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"width_ratios": widths} if widths else None)
+    return figure, list(axes.flat)
+
+
+def _picture(axes: Axes, image: Tensor | None, head: str = "", caption: str = "") -> None:
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    if image is not None:
+        axes.imshow(image.permute(1, 2, 0).clamp(0, 1).cpu().numpy())
+    axes.set_title(head, fontsize=9, color=INK)
+    axes.set_xlabel(caption, fontsize=8, color=INK, labelpad=2)

@@ -1,0 +1,1 @@
+"""One Lightning module per task."""

@@ -1,0 +1,160 @@
+"""What every task shares: optimiser and schedule from the recipe, and a stop at the first value that is not finite."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from finola.config import nearest
+from finola.data import Batch
+from finola.training.config import Recipe
+from finola.training.data_module import Photos
+from finola.training.initial_weights import freeze, is_frozen
+from finola.training.optim import build_optimiser
+from finola.training.schedule import by_drops, by_steps, by_time
+
+TASKS = {
+    "reconstruction": "finola.training.tasks.reconstruction:Reconstruction",
+    "masked": "finola.training.tasks.masked:Masked",
+    "classify": "finola.training.tasks.classification:Classify",
+    "moco": "finola.training.tasks.moco:Contrast",
+    "detect": "finola.training.tasks.detection:Detect",
+    "segment": "finola.training.tasks.detection:Segment",
+}
+"""Where each task of a recipe lives; another task is another line."""
+
+
+class Diverged(RuntimeError):
+    """A loss, gradient or q that is no longer finite; the weights are those before this step."""
+
+    def __init__(self, what: str, step: int, epoch: int) -> None:
+        super().__init__(f"the {what} turned NaN or infinite at step {step} (epoch {epoch})")
+        self.step = step
+
+
+class Task(LightningModule):
+    """A model and its loss. A subclass sets `self.model` and says what its `losses` and validation figures are."""
+
+    figure: ClassVar[str] = "psnr"  # by which the best checkpoint is chosen
+    model: nn.Module
+    share_of_time: float = 0.0  # how much of trainer.max_time is gone; the engine keeps it
+    skip_validation: bool = False  # set when a run is to stop in the middle of a validation
+
+    def __init__(self, recipe: Recipe, figures: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.recipe = recipe
+        # Lightning's own mean over processes truncates the number of images to a whole number per process.
+        self.figures = nn.ModuleDict({name: MeanMetric() for name in figures})
+        self._finite = torch.tensor(True)
+
+    def on_train_start(self) -> None:
+        """Parts whose parameters the recipe freezes keep their statistics as well."""
+        patterns = self.recipe.model.frozen
+        for name, module in self.model.named_modules() if patterns else ():
+            inside = [f"{name}.{key}".removeprefix(".") for key, _ in module.named_parameters()]
+            if inside and all(is_frozen(key, patterns) for key in inside):
+                module.eval()
+
+    @classmethod
+    def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:
+        """The data of a run, and the recipe with what only the data can say (`classes`)."""
+        return recipe, Photos(recipe)
+
+    @abstractmethod
+    def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Named scalars of one batch, whose sum is minimised."""
+
+    def draw(self, images: Tensor) -> Tensor:
+        """What to show beside validation photos."""
+        drawn: Tensor = self.model(images)
+        return drawn
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        try:
+            losses = self.losses(batch.images, batch)
+        except ValueError as error:
+            if "NaN" not in str(error):
+                raise
+            raise self._diverged("vector q") from error
+        loss = torch.stack(list(losses.values())).sum()
+        self._finite = loss.detach().isfinite()
+        logged = {"train/loss": loss.detach()}
+        if len(losses) > 1:
+            logged |= {f"train/{name}": value.detach() for name, value in losses.items()}
+        self.log_dict(logged, batch_size=len(batch.images), sync_dist=True)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gradients are the same in every process here, so all of them stop together, before the weights change."""
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=None)
+        scaled = self.recipe.trainer.precision == "16-mixed"  # its scaler skips infinite gradients by itself
+        if not bool(self._finite):
+            raise self._diverged("loss")
+        if not scaled and not bool(norm.isfinite()):
+            raise self._diverged("gradient")
+        rates = {f"rate/{group['name']}": float(group["lr"]) for group in optimizer.param_groups}
+        self.log_dict({"train/gradient_norm": norm, **rates})
+
+    def configure_optimizers(self) -> Any:
+        schedule = self.recipe.schedule
+        optimiser = build_optimiser(self.model, self.recipe)
+        # Not Lightning's estimated_stepping_batches: that opens the loader before a resumed run has found its place.
+        per_epoch = self.trainer.datamodule.steps_per_epoch  # type: ignore[attr-defined]
+        total, warmup = per_epoch * schedule.epochs, round(per_epoch * schedule.warmup_epochs)
+        if schedule.drops:
+            factor = by_drops([round(per_epoch * epoch) for epoch in schedule.drops], warmup)
+        elif schedule.clock == "time":
+            factor = by_time(lambda: self.share_of_time, warmup, schedule.final)
+        else:
+            factor = by_steps(total, warmup, schedule.final)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def log_figure(self, name: str, values: Tensor) -> None:
+        """A validation figure per image, averaged over all images of all processes, however they are shared out."""
+        if name not in self.figures:
+            raise ValueError(f"there is no figure {name!r}: {nearest(name, self.figures)}")
+        self.figures[name].update(values)  # type: ignore[operator]
+        self.log(f"val/{name}", self.figures[name], on_step=False, on_epoch=True)  # type: ignore[arg-type]
+
+    def _diverged(self, what: str) -> Diverged:
+        return Diverged(what, self.trainer.global_step + 1, self.trainer.current_epoch + 1)
+
+
+def build_task(recipe: Recipe) -> Task:
+    """The Lightning module of a recipe."""
+    task = task_class(recipe)(recipe)
+    freeze(task.model, recipe.model.frozen)
+    if recipe.model.checkpointing:
+        able = [part for part in (task.model, task.model.encoder) if hasattr(part, "set_grad_checkpointing")]
+        if not able:
+            raise ValueError("model.checkpointing is on, and this encoder cannot recompute its activations.")
+        able[0].set_grad_checkpointing()  # type: ignore[operator]
+    return task
+
+
+def task_class(recipe: Recipe) -> type[Task]:
+    """The kind of Lightning module that a recipe's `task` names."""
+    if recipe.task not in TASKS:
+        raise ValueError(f"there is no task {recipe.task!r}: {nearest(recipe.task, TASKS)}")
+    module, _, name = TASKS[recipe.task].partition(":")
+    kind: type[Task] = getattr(importlib.import_module(module), name)
+    return kind
+
+
+def mean_psnr(mean_square: float) -> float:
+    """The PSNR that a mean square error stands for, for the progress bar.
+
+    >>> mean_psnr(0.01)
+    20.0
+    """
+    return -10 * math.log10(max(mean_square, 1e-12))

@@ -1,0 +1,54 @@
+"""Image files through our hands are Pillow's files, and the rate that was asked for is kept."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from PIL import Image
+
+from finola.baselines.image_codecs import FORMATS, file_at_quality, file_at_rate
+from finola.image_io import read_photo, to_uint8
+
+AVAILABLE = [name for name, known in FORMATS.items() if known.available()]
+
+
+def pillow(image: torch.Tensor, kind: str, **settings: object) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(to_uint8(image).permute(1, 2, 0).numpy()).save(stream, kind, **settings)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "settings"),
+    [
+        ("jpeg", "JPEG", {"quality": 30, "optimize": True}),
+        ("jpeg-progressive", "JPEG", {"quality": 30, "optimize": True, "progressive": True}),
+        ("webp", "WEBP", {"quality": 30, "method": 6}),
+    ],
+)
+def test_a_file_is_byte_for_byte_pillow_s(word: str, kind: str, settings: dict[str, object]) -> None:
+    image = read_photo("skimage:coffee")[:, :120, :90]
+    assert file_at_quality(word, 30).encode(image).data == pillow(image, kind, **settings)
+
+
+@pytest.mark.parametrize("word", AVAILABLE)
+@pytest.mark.parametrize("size", [(64, 96), (17, 33), (1, 1)])
+def test_every_format_takes_every_size(word: str, size: tuple[int, int]) -> None:
+    image = torch.rand(3, *size)
+    code = file_at_quality(word, 50).encode(image)
+    assert code.bits == 8 * len(code.data)
+    assert file_at_quality(word, 50).decode(code).shape == image.shape
+
+
+@pytest.mark.parametrize("word", ["jpeg", "webp", "jpeg2000"])
+def test_a_rate_is_kept_and_nearly_used_up(word: str) -> None:
+    image = read_photo("skimage:coffee")[:, :192, :256]
+    code = file_at_rate(word, 0.8).encode(image)
+    assert 0.6 * 0.8 < code.bits / (192 * 256) <= 0.8  # type: ignore[operator]
+
+
+def test_a_rate_below_the_smallest_file_gives_the_smallest() -> None:
+    image = torch.rand(3, 64, 64)
+    assert file_at_rate("jpeg", 0.001).encode(image).data == pillow(image, "JPEG", quality=1, optimize=True)

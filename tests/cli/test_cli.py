@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from finola.cli import main
+from finola.image_io import read_photo, save_photo
+
+
+def test_help_imports_nothing_heavy():
+    heavy = ["torch", "timm", "lightning", "matplotlib", "rich", "scipy", "numpy"]
+    code = "import sys; from finola.cli import build_parser; build_parser(); "
+    code += f"print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_importing_finola_loads_no_torch():
+    code = "import sys, finola; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_models_counts_a_name(capsys):
+    assert main(["models", "mf-w2880/1024x16@64", "waves/64x1@8:32", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["latent"] == 16384 and first["parameters_per_matrix"] == 1_048_576
+    assert second["parameters"]["all"] == sum(v for k, v in second["parameters"].items() if k != "all")
+
+
+def test_models_prints_a_table(capsys):
+    assert main(["models", "waves/64x1@8:32"]) == 0
+    assert "waves/64x1@8:32" in capsys.readouterr().out
+
+
+def test_reconstruct_writes_what_it_says(tmp_path, capsys):
+    photo = read_photo("skimage:astronaut")[:, 100:170, 200:301]
+    save_photo(photo, tmp_path / "face.png")
+    arguments = ["reconstruct", str(tmp_path / "face.png"), "-o", str(tmp_path / "out"), "--side-by-side", "--json"]
+    assert main([*arguments, "-m", "waves/256x1@16:64"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["photos"]
+    rebuilt = read_photo(row["written"])
+    assert rebuilt.shape == photo.shape and row["latents"] == 2 * 2 * 256
+    error = -10 * torch.log10((rebuilt - photo).square().mean())
+    assert abs(row["psnr"] - float(error)) < 0.2 and row["psnr"] > 20
+    assert (tmp_path / "out" / "face-beside-original.png").is_file()
+
+
+def test_photos_of_one_name_do_not_overwrite_each_other(tmp_path, capsys):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        save_photo(torch.rand(3, 16, 16), tmp_path / folder / "photo.png")
+    assert main(["reconstruct", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "out"), "--json"]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["photo-2.png", "photo.png"]
+
+
+@pytest.mark.parametrize("verb", ["reconstruct", "compress"])
+def test_a_damaged_photo_is_said_and_the_others_are_done(verb, tmp_path, capsys):
+    save_photo(torch.rand(3, 70, 60), tmp_path / "whole.png")
+    (tmp_path / "damaged.png").write_bytes((tmp_path / "whole.png").read_bytes()[:100])
+    assert main([verb, str(tmp_path), "-o", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert "damaged.png" in said.err and "whole" in said.out
+    assert [path.stem for path in (tmp_path / "out").iterdir()] == ["whole"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["reconstruct", "/nowhere/photo.png"], "photo.png"),
+        (["reconstruct", "skimage:astronaut", "-m", "tile"], "no model 'tile' here"),
+        (["models", "mf-w720/1x1"], "is not a model name"),
+        (["reconstruct", "."], "there is no photo in ."),
+        (["compress", "skimage:astronaut", "--mode", "paper", "--bpp", "0.2"], "four bits of every latent"),
+        (["bench", "propagation", "tile64"], "bench propagation takes no recipe or model"),
+        (["bench", "train", "--quick"], "bench train takes no --quick"),
+        (["probe", "test_resnet", "smoke", "--neighbours", "0"], "--neighbours 0 is too few"),
+        (["evaluate", "tile64", "smoke", "--limit", "0"], "take at least one"),
+        (["classify", "skimage:astronaut", "--top", "0"], "--top 0"),
+        (["spectrum", "smoke", "-o", "x.json", "--waves", "0"], "--waves 0"),
+        (["spectrum", "smoke", "-o", "x.json", "--limit", "-1"], "--limit -1"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(arguments, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert sentence in error and len(error.splitlines()) == 1

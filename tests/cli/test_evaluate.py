@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+import torch
+
+import finola
+from finola.cli import main
+from finola.heads import Classifier
+from finola.image_io import read_photo, save_photo
+from finola.metrics import psnr
+
+MODEL = "waves/64x1@4:16"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    astronaut = read_photo("skimage:astronaut")
+    for number, size in enumerate([(48, 64), (17, 23), (176, 180), (16, 16)]):
+        save_photo(astronaut[:, 60 : 60 + size[0], 150 : 150 + size[1]], folder / f"{number}.png")
+    (folder / "broken.png").write_bytes(b"no picture")
+    return folder
+
+
+def test_figures_are_those_of_the_model(photos, tmp_path, capsys):
+    assert main(["evaluate", MODEL, str(photos), "--split", "all", "--json", "-o", str(tmp_path / "out")]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    model = finola.load(MODEL)
+    originals = [read_photo(photos / f"{number}.png")[None] for number in range(4)]
+    with torch.no_grad():
+        expected = [psnr(model(original), original).item() for original in originals]
+    assert summary["images"] == 4
+    assert summary["psnr"] == pytest.approx(sum(expected) / 4, abs=2e-3)
+    assert len(summary["unreadable"]) == 1 and "broken.png" in summary["unreadable"][0]
+    rows = list(csv.DictReader((tmp_path / "out" / "images.csv").read_text().splitlines()))
+    assert [float(row["psnr"]) for row in rows] == pytest.approx(expected, abs=2e-3)
+    assert [row["ms_ssim"] != "" for row in rows] == [False, False, True, False]  # too small for five scales
+    assert read_photo(tmp_path / "out" / "contact-sheet.png").shape[0] == 3
+
+
+def test_a_classifier_s_accuracy_goes_by_the_names_of_classes(tmp_path, capsys):
+    for number, name in enumerate(("ape", "bee", "cat")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for copy in range(2 + number):
+            save_photo(torch.full((3, 40, 40), 0.2 * copy), tmp_path / "photos" / name / f"{copy}.png")
+    model = Classifier("test_resnet", "lin", ["cat", "dog", "bee"], 32).eval()
+    torch.nn.init.zeros_(model.head.linear.weight)
+    model.head.linear.bias.data = torch.tensor([1.0, 0.0, 2.0])  # bee, then cat, whatever it sees
+    model.save_pretrained(tmp_path / "model")
+    words = ["evaluate", str(tmp_path / "model"), str(tmp_path / "photos"), "--split", "all"]
+    assert main([*words, "--json", "-o", str(tmp_path / "out")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 7 and found["accuracy"] == pytest.approx(3 / 7, abs=1e-4)
+    assert found["by_class"] == {"bee": 1.0, "cat": 0.0} and found["unknown_classes"] == ["ape"]
+    rows = list(csv.DictReader((tmp_path / "out" / "images.csv").read_text().splitlines()))
+    assert {(row["class"], row["found"], row["rank"]) for row in rows} == {("bee", "bee", "1"), ("cat", "bee", "2")}
+    assert main(words) == 0 and "ape" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "model"), str(tmp_path / "photos" / "cat"), "--split", "all"]) == 2
+    assert "nothing to measure" in capsys.readouterr().err
+
+
+def test_a_table_for_people(photos, capsys):
+    assert main(["evaluate", MODEL, str(photos), "--split", "all", "--limit", "2"]) == 0
+    assert "PSNR" in capsys.readouterr().out
+
+
+def test_nothing_readable_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    assert main(["evaluate", MODEL, str(tmp_path), "--split", "all"]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

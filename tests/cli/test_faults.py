@@ -1,0 +1,311 @@
+"""Every verb: nothing is overwritten by accident, and every fault is one line and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from faults import failed, no_training
+
+import finola
+from finola.cli import build_parser, main
+from finola.cli.output import print_json
+from finola.codec.codec import compress
+from finola.heads.detector import Detector
+from finola.heads.mask_rcnn import Segmenter
+from finola.image_io import read_photo, save_photo
+
+WAVES = "waves/64x1@8:32"
+FEW = ["--split", "all", "--limit", "1"]
+
+WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they write
+    "calibrate": (["MODEL", "INPUT", "--tiles", "32", "-o", "OUT/x.safetensors"], "x.safetensors"),
+    "compare": (["INPUT", "--peers", "PEER", "--workers", "1", "--cache", "CACHE", "-o", "OUT/x.json"], "x.json"),
+    "compress": (["INPUT", "--model", "CODEC", "-o", "OUT/x.finola"], "x.finola"),
+    "curvature": (["INPUT", "-m", "MODEL", "-o", "OUT/x.png"], "x.png"),
+    "decompress": (["COMPRESSED", "--model", "CODEC", "-o", "OUT/x.png"], "x.png"),
+    "detect": (["INPUT", "-m", "DETECTOR", "-o", "OUT"], "objects.json"),
+    "evaluate": (["MODEL", "INPUT", "-o", "OUT"], "images.csv"),
+    "grow": (["INPUT", "-m", "MODEL", "-o", "OUT/x.gif"], "x.gif"),
+    "latent fit": (["INPUT", *FEW, "--crop", "64", "-m", "MODEL", "-o", "OUT/x.safetensors"], "x.safetensors"),
+    "latent mean": (["-m", "MODEL", "-s", "STATISTICS", "-o", "OUT/x.png"], "x.png"),
+    "latent fade": (["INPUT", "-m", "MODEL", "-s", "STATISTICS", "-o", "OUT/x.png"], "x.png"),
+    "latent mirror": (["INPUT", "-m", "MODEL", "-s", "STATISTICS", "-o", "OUT/x.png"], "x.png"),
+    "latent interpolate": (["INPUT", "INPUT", "-m", "MODEL", "-o", "OUT/x.png"], "x.png"),
+    "latent sample": (["-m", "MODEL", "-s", "STATISTICS", "-o", "OUT/x.png"], "x.png"),
+    "latent pca": (["INPUT", "-m", "MODEL", "-s", "STATISTICS", "-o", "OUT/x.png"], "x.png"),
+    "latent neighbours": (["INPUT", "INPUT", *FEW, "-m", "MODEL", "-s", "STATISTICS", "-o", "OUT/x.png"], "x.png"),
+    "latent observe": (["DATA", "--split", "all", "-m", "MODEL", "-s", "STATISTICS", "-o", "OUT/x.json"], "x.json"),
+    "reconstruct": (["INPUT", "-m", "MODEL", "-o", "OUT"], "photo.png"),
+    "segment": (["INPUT", "-m", "SEGMENTER", "-o", "OUT"], "objects.json"),
+    "spectrum": (["INPUT", "--sides", "SIDE", "--waves", "8", "-o", "OUT/x.json"], "x.json"),
+    "train": (["smoke", "data.path=INPUT", "--out", "RUN", "--export", "OUT"], "config.json"),
+    "waves": (["MODEL", "--images", "INPUT", "--plot", "OUT/x.png"], "x.png"),
+}
+READS = {  # verbs that write no file
+    "bench": ["train", "INPUT"],
+    "classify": ["INPUT"],
+    "info": ["INPUT"],
+    "models": ["INPUT"],
+    "probe": ["test_resnet", "INPUT"],
+}
+WITHOUT_INPUT = {"app"}
+NO_MODEL = {"MODEL": "no-such-model", "DETECTOR": "no-such-model", "SEGMENTER": "no-such-model"}
+NO_MODEL |= {"CODEC": "no-such-model", "PEER": "no-such-peer", "SIDE": "1"}
+
+
+def verbs(
+    parser: argparse.ArgumentParser | None = None, name: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every verb of the command line with its parser; the acts of `latent` are verbs of their own."""
+    parser = parser or build_parser()
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not inner:
+        yield name, parser
+    for action in inner:
+        for word, choice in action.choices.items():
+            yield from verbs(choice, f"{name} {word}".strip())
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> dict[str, str]:
+    """Inputs that every verb can work on, as cheaply as possible."""
+    folder = tmp_path_factory.mktemp("inputs")
+    save_photo(read_photo("skimage:astronaut")[:, 50:114, 200:264], folder / "photo.png")
+    (folder / "photo.finola").write_bytes(compress(str(folder / "photo.png"), model="waves512").data)
+    Detector("test_resnet", "mf-dec-211", classes=["cat"], size=(64, 64)).save_pretrained(folder / "detector")
+    Segmenter("test_resnet", classes=["cat"], size=(64, 64)).save_pretrained(folder / "segmenter")
+    (folder / "data").mkdir()
+    for number in range(3):
+        save_photo(torch.rand(3, 64, 64), folder / "data" / f"{number}.png")
+    statistics = str(folder / "q.safetensors")
+    assert main(["latent", "fit", str(folder / "data"), "--split", "all", "-m", WAVES, "-o", statistics]) == 0
+    names = {"INPUT": "photo.png", "COMPRESSED": "photo.finola", "STATISTICS": "q.safetensors"}
+    names |= {"DETECTOR": "detector", "SEGMENTER": "segmenter", "DATA": "data"}
+    return {key: str(folder / name) for key, name in names.items()} | {
+        "MODEL": WAVES,
+        "CODEC": "waves512",
+        "PEER": "dct:1",
+        "SIDE": "16",
+    }
+
+
+def filled(verb: str, arguments: list[str], place: Path, words: dict[str, str]) -> list[str]:
+    """The command line of a verb, its outputs in `place`."""
+    words = {"CACHE": str(place.parent / "cache"), "RUN": str(place.parent / "run"), "OUT": str(place)} | words
+    for key, value in words.items():
+        arguments = [argument.replace(key, value) for argument in arguments]
+    return [*verb.split(), *arguments]
+
+
+def test_every_verb_is_covered_here():
+    parsers = dict(verbs())
+    assert set(parsers) == {*WRITES, *READS, *WITHOUT_INPUT}
+    for name, parser in parsers.items():
+        writes = parser._option_string_actions.keys() & {"-o", "--out", "--plot", "--sheet", "--export"}
+        assert bool(writes) == ("--force" in parser._option_string_actions) == (name in WRITES), name
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_an_existing_file_is_kept_and_refused_before_the_work(verb, inputs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("finola.training.trainer.train", no_training)
+    arguments, name = WRITES[verb]
+    arguments = filled(verb, arguments, tmp_path / "out", inputs | NO_MODEL)  # the work would fail
+    target = tmp_path / "out" / name
+    target.parent.mkdir()
+    target.write_bytes(b"kept")
+    assert str(target) in failed(capsys, arguments)
+    assert target.read_bytes() == b"kept"
+    assert str(target) not in failed(capsys, [*arguments, "--force"])
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+@pytest.mark.parametrize("verb", WRITES)
+def test_an_input_is_never_overwritten(verb, link, inputs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("finola.training.trainer.train", no_training)
+    arguments, name = WRITES[verb]
+    key = next(key for key in ("INPUT", "COMPRESSED", "STATISTICS") if any(key in word for word in arguments))
+    (tmp_path / "out").mkdir()
+    link(inputs[key], tmp_path / "out" / name)
+    before = Path(inputs[key]).read_bytes()
+    arguments = filled(verb, arguments, tmp_path / "out", inputs)
+    assert "input" in failed(capsys, [*arguments, "--force"])
+    assert Path(inputs[key]).read_bytes() == before
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_folder_that_cannot_be_written_is_one_line(verb, inputs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("finola.training.trainer.train", no_training)
+    (tmp_path / "file.txt").write_text("a file")
+    arguments = filled(verb, WRITES[verb][0], tmp_path / "file.txt" / "out", inputs | NO_MODEL)
+    assert "file.txt" in failed(capsys, arguments)
+    assert (tmp_path / "file.txt").read_text() == "a file"
+
+
+@pytest.mark.parametrize("verb", [verb for verb in WRITES if verb != "train"])
+def test_a_full_disk_is_one_line_and_leaves_no_file(verb, inputs, tmp_path, monkeypatch, capsys):
+    arguments, _ = WRITES[verb]
+    (tmp_path / "out").mkdir()
+    replace = os.replace
+
+    def full(source, target, **options):
+        if Path(target).parent == tmp_path / "out":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target, **options)
+
+    monkeypatch.setattr(os, "replace", full)
+    error = failed(capsys, filled(verb, arguments, tmp_path / "out", inputs))
+    assert os.strerror(errno.ENOSPC) in error and str(tmp_path / "out") in error
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [*WRITES, *READS])
+def test_a_missing_input_is_one_line(verb, inputs, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("FINOLA_DATA", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    arguments = WRITES[verb][0] if verb in WRITES else READS[verb]
+    nowhere = {"INPUT": "/nowhere/photo.png", "COMPRESSED": "/nowhere/photo.finola", "STATISTICS": "/nowhere/q"}
+    (tmp_path / "out").mkdir()
+    assert "nowhere" in failed(capsys, filled(verb, arguments, tmp_path / "out", inputs | nowhere))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["evaluate", WAVES], ["probe", "test_resnet"], ["spectrum", "-o", "x.json"], ["latent", "observe", "-m", WAVES]],
+)
+def test_no_data_at_all_is_one_line(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FINOLA_DATA", raising=False)
+    assert "FINOLA_DATA" in failed(capsys, arguments)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x.bin"),
+        FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "x.bin"),
+        MemoryError(),
+        RecursionError("maximum recursion depth exceeded"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+        ValueError("one\nand another line"),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_a_fault_of_any_kind_is_one_line(fault, monkeypatch, capsys):
+    monkeypatch.setattr("finola.cli.verbs.models.run", raising(fault))
+    error = failed(capsys, ["models"])
+    assert not isinstance(fault, OSError) or ("x.bin" in error and str(fault.strerror) in error)
+
+
+def test_damaged_weights_and_those_of_another_model_are_one_line(tmp_path, capsys):
+    finola.create(WAVES).save_pretrained(tmp_path / "model")
+    weights, config = tmp_path / "model" / "model.safetensors", tmp_path / "model" / "config.json"
+    config.write_text(config.read_text().replace("64x1", "32x1"))
+    assert "torch.Size" in failed(capsys, ["waves", str(tmp_path / "model")])
+    weights.write_bytes(b"damaged")
+    failed(capsys, ["waves", str(tmp_path / "model")])
+
+
+def test_a_defect_shows_its_traceback(monkeypatch):
+    monkeypatch.setattr("finola.cli.verbs.models.run", raising(KeyError("a defect")))
+    with pytest.raises(KeyError):
+        main(["models"])
+
+
+def raising(fault: BaseException):
+    def run(args: argparse.Namespace) -> None:
+        raise fault
+
+    return run
+
+
+PRINTING = """
+import sys
+import finola.cli.verbs.models
+from finola.cli import main
+finola.cli.verbs.models.run = lambda args: print("x" * 100_000)
+sys.exit(main(["models"]))
+"""
+
+
+def test_output_that_nobody_reads_is_no_fault_and_a_full_disk_is():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", PRINTING]
+    closed = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writer)
+    assert (closed.returncode, closed.stderr) == (0, "")
+    if Path("/dev/full").exists():
+        with open("/dev/full", "wb") as device:
+            full = subprocess.run(command, stdout=device, stderr=subprocess.PIPE, text=True, timeout=120)
+        assert full.returncode == 2 and full.stderr.count("\n") == 1 and os.strerror(errno.ENOSPC) in full.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_console_without_greek_letters_shows_escapes(encoding, inputs, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["waves", WAVES, "--images", inputs["INPUT"], "--quadrant", "right-down"]) == 0
+    stream.flush()
+    assert b"\\u03bb" in stream.buffer.getvalue()
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stream)
+    print_json({"λ": "é😀\udcff"})
+    stream.flush()
+    assert json.loads(stream.buffer.getvalue()) == {"λ": "é😀\udcff"}
+
+
+STUCK = """
+import signal, sys
+from pathlib import Path
+from finola.cli.verbs import compress
+from finola.files import replacing
+
+def stuck(source, target, options):
+    with replacing(Path(target)) as beside:
+        beside.write_bytes(b"half a file")
+        while True:
+            signal.pause()
+
+if __name__ == "__main__":
+    compress.compress_one = stuck
+    from finola.cli import main
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_interruption_ends_the_workers_and_leaves_no_file(tmp_path):
+    (tmp_path / "stuck.py").write_text(STUCK)
+    for number in range(4):
+        save_photo(torch.rand(3, 8, 8), tmp_path / f"{number}.png")
+    out = tmp_path / "out"
+    command = [sys.executable, "stuck.py", "compress", ".", "-o", "out", "--workers", "2", "--model", "waves512"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 240
+        while len(half := list(out.glob(".*.part"))) < 2:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
+        _, error = process.communicate(timeout=120)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # the workers, too
+        raise
+    assert process.returncode == 130 and error.strip() == "finola compress: stopped."
+    assert list(out.iterdir()) == []
+    for path in half:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(path.name.split(".")[-2]), 0)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from finola.autoencoder import Autoencoder
+from finola.cli import main
+from finola.image_io import save_photo
+
+MODEL = "waves/64x1@8:32"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for index, size in enumerate([(32, 32), (40, 70), (33, 31)]):
+        save_photo(torch.rand(3, *size), tmp_path / "photos" / f"{index}.png")
+    return tmp_path / "photos"
+
+
+def refuse(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON number")
+
+
+def run_json(capsys, *arguments: str) -> dict:
+    assert main(["waves", *arguments, "--json"]) == 0
+    out = capsys.readouterr().out
+    return json.loads(out, parse_constant=refuse)
+
+
+def test_the_table_says_what_was_done_and_measured(capsys, folder):
+    assert main(["waves", MODEL, "--images", str(folder)]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "right-down",
+        "left-up",
+        "infinite",
+        "plane waves",
+        "3 of 3 photos",
+        "path inconsistency",
+        "σ from 1",
+    ):
+        assert words in out
+
+
+def test_json_holds_plain_numbers_only(capsys, folder):
+    result = run_json(capsys, MODEL, "--images", str(folder), "--limit", "2", "--quadrant", "left-up")
+    assert result["images"] == 2 and result["of"] == 3 and len(result["photos"]) == 2
+    assert result["residual"]["mean"] <= 1e-4 and result["residual_Q"] is None
+    assert result["path_inconsistency"] <= 1e-5
+    assert set(result["quadrants"]) == {"right-down", "left-down", "right-up", "left-up"}
+    assert result["quadrants"]["left-up"]["cond_B"] == "infinite"
+    assert len(result["speeds"]) == len(result["kinds"]) == 64
+    for speed, kind in zip(result["speeds"], result["kinds"], strict=True):
+        assert speed == {"infinite": "infinite", "static": "none"}.get(kind, speed)
+        assert isinstance(speed, str) or all(isinstance(part, float) for part in speed)
+
+
+def test_a_saved_model_with_an_inverse_has_Q(capsys, tmp_path, folder):
+    Autoencoder("mf-w720/16x1@4:32").save_pretrained(tmp_path / "model")
+    result = run_json(capsys, str(tmp_path / "model"), "--images", str(folder / "0.png"))
+    assert result["residual_Q"]["mean"] > 0.1
+    assert result["quadrants"]["right-down"]["words"].startswith("Q = AB⁻¹ diagonalised")
+    assert main(["waves", str(tmp_path / "model"), "--images", str(folder / "0.png"), "--quadrant", "right-up"]) == 0
+    assert "speeds of right-up" in capsys.readouterr().out
+
+
+def test_the_picture_is_drawn(capsys, tmp_path):
+    target = tmp_path / "waves.png"
+    assert main(["waves", "waves/32x1@4:256", "--plot", str(target)]) == 0  # on scikit-image's astronaut
+    assert "drawn into" in capsys.readouterr().out
+    assert target.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no-such-model"], "no-such-model"),
+        ([MODEL, "--images", "/no/such/folder"], "/no/such/folder"),
+        ([MODEL, "--images", "skimage:nobody"], "nobody"),
+        ([MODEL, "--plot", "waves.doc"], "end its name with one of"),
+        ([MODEL, "--plot", "/no/such/folder/waves.png"], "no folder"),
+        ([MODEL, "--limit", "0"], "--limit 0"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys, arguments, words):
+    assert main(["waves", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.err.startswith("finola waves: ")
+    assert captured.err.count("\n") == 1 and not captured.out
+
+
+def test_an_empty_folder_and_a_model_without_waves_say_so(capsys, tmp_path):
+    assert main(["waves", MODEL, "--images", str(tmp_path)]) == 2
+    assert "holds no photo" in capsys.readouterr().err
+    Autoencoder("mf-w720/8x1@4:32+linear").save_pretrained(tmp_path / "linear")
+    assert main(["waves", str(tmp_path / "linear")]) == 2
+    assert "norm+linear" in capsys.readouterr().err
+
+
+def test_the_verb_imports_nothing_heavy():
+    heavy = ["torch", "matplotlib", "rich", "numpy"]
+    code = f"import sys, finola.cli.verbs.waves; sys.exit(any(name in sys.modules for name in {heavy}))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

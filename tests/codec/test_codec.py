@@ -1,0 +1,352 @@
+"""`.finola` files: any size, any damage, the same integers everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageCms
+from safetensors.torch import load_file, save_file
+
+import finola
+from finola.cli import main
+from finola.codec.calibration import Calibration, CodecModel, bundled_codecs, load_codec
+from finola.codec.codec import compress, decode, decompress, find_codec, read_container
+from finola.codec.container import unpack
+from finola.codec.payload import integers
+from finola.config import DEFAULT_CODEC
+from finola.errors import CorruptFileError, InputError
+from finola.image_io import read_photo, save_photo
+from finola.metrics import psnr
+from finola.tiling import BLOCK
+
+FROZEN = Path(__file__).with_name("frozen.finola")
+FROZEN_INTEGERS = {  # written once by every bundled codec
+    "frozen.finola": "d962b0aad940977c",
+    "frozen-tile64-512.finola": "38907c273aa7287e",
+    "frozen-tile64.finola": "e51172bccd1fb745",
+}
+
+
+def photo(height: int, width: int) -> torch.Tensor:
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    return torch.stack([(3 * x + y) % 256, (x * x // 40 + 2 * y) % 256, (255 - x - y).clamp_min(0)]).to(torch.uint8)
+
+
+def figure(image: torch.Tensor, original: torch.Tensor) -> float:
+    return float(psnr(image[None].float() / 255, original[None].float() / 255))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (64, 64), (65, 63), (17, 300), (300, 17), (130, 200)])
+@pytest.mark.parametrize("mode", ["coded", "paper"])
+def test_every_size_comes_back(size: tuple[int, int], mode: str) -> None:
+    image = photo(*size)
+    made = compress(image, quality=60 if mode == "coded" else None, mode=mode)
+    assert decompress(made.data).shape == image.shape
+    assert made.bits_per_pixel == 8 * len(made.data) / (size[0] * size[1])
+
+
+def test_quality_buys_fidelity_and_costs_bytes() -> None:
+    image = read_photo("skimage:astronaut")[:, :256, :256]
+    made = [compress(image, quality=quality) for quality in (5, 30, 60, 90)]
+    sizes = [len(each.data) for each in made]
+    figures = [figure(decompress(each.data), (255 * image).round()) for each in made]
+    assert sizes == sorted(sizes) and figures == sorted(figures)
+    assert figures[-1] - figures[0] > 3
+
+
+def test_the_rate_asked_for_is_kept() -> None:
+    image = read_photo("skimage:coffee")
+    made = compress(image, bpp=0.15)
+    assert 0.14 < made.bits_per_pixel <= 0.15
+    container = unpack(made.data)
+    assert len(made.data) - len(container.payload) <= 32
+    assert abs(8 * len(container.payload) / made.estimated_bits - 1) < 0.02
+
+
+def test_fewer_latents_are_fewer_integers() -> None:
+    made = compress(photo(100, 100), quality=80, latents=20)
+    container = unpack(made.data)
+    assert not integers(container, load_codec(DEFAULT_CODEC))[:, 20:].any()
+
+
+def test_the_model_s_own_limit_is_reached() -> None:
+    image = (255 * read_photo("skimage:astronaut")[:, :192, :192]).round()
+    model = finola.load(DEFAULT_CODEC)
+    with torch.inference_mode():
+        best = figure(255 * model(image[None] / 255)[0].clamp(0, 1), image)
+    assert figure(decompress(compress(image / 255, quality=100).data), image) > best - 0.15
+
+
+@pytest.mark.parametrize("name", FROZEN_INTEGERS)
+def test_frozen_files_decode_to_the_integers_they_were_written_with(name: str) -> None:
+    container = read_container(FROZEN.with_name(name))
+    values = integers(container, find_codec(container, None))
+    assert hashlib.sha256(values.astype("<i4").tobytes()).hexdigest()[:16] == FROZEN_INTEGERS[name]
+    assert figure(decompress(FROZEN.with_name(name)), photo(70, 90)) > 16
+
+
+def test_integers_do_not_depend_on_threads() -> None:
+    container = read_container(FROZEN)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(integers(container, load_codec("waves512")))
+    assert np.array_equal(*found)
+
+
+def test_every_changed_byte_and_every_cut_is_refused() -> None:
+    data = FROZEN.read_bytes()
+    for place in range(len(data)):
+        with pytest.raises(CorruptFileError):
+            read_container(data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :])
+        with pytest.raises(CorruptFileError):
+            read_container(data[:place])
+
+
+def test_a_payload_that_lies_under_a_right_checksum_never_crashes() -> None:
+    container, codec = read_container(FROZEN), load_codec("waves512")
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(400):
+        payload = bytearray(container.payload)
+        for _ in range(chance.randint(1, 4)):
+            payload[chance.randrange(len(payload))] = chance.randrange(256)
+        liar = dataclasses.replace(container, payload=bytes(payload))
+        try:
+            integers(unpack(liar.pack()), codec)
+        except CorruptFileError:
+            refused += 1
+    assert refused > 390
+
+
+def test_a_small_file_cannot_promise_a_huge_photo() -> None:
+    liar = dataclasses.replace(read_container(FROZEN), width=16000, height=16000, payload=b"\x00\x00\x01\x00")
+    with pytest.raises(CorruptFileError):
+        decompress(liar.pack())
+
+
+def test_another_model_is_named() -> None:
+    container = read_container(FROZEN)
+    with pytest.raises(InputError, match="elsewhere"):
+        decompress(dataclasses.replace(container, model="elsewhere").pack())
+    with pytest.raises(InputError, match=load_codec("waves512").hash.hex()):
+        decompress(dataclasses.replace(container, model_hash=b"\0\0\0\0").pack())
+
+
+def test_grey_stays_grey_and_exif_is_kept_when_asked(tmp_path: Path) -> None:
+    grey = Image.fromarray(photo(40, 50)[0].numpy())
+    exif = Image.Exif()
+    exif[0x010F] = "maker"
+    grey.save(tmp_path / "grey.jpg", exif=exif)
+    assert main(["compress", str(tmp_path / "grey.jpg"), "--exif", "--json"]) == 0
+    assert main(["decompress", str(tmp_path / "grey.finola"), "--json"]) == 0
+    with Image.open(tmp_path / "grey.png") as back:
+        assert back.mode == "L" and back.getexif()[0x010F] == "maker"
+    assert read_container(tmp_path / "grey.finola").grey
+
+
+def test_a_colour_profile_is_kept_and_applied(tmp_path: Path) -> None:
+    swapped = swapped_profile()
+    image = Image.fromarray(photo(64, 64).permute(1, 2, 0).numpy())
+    image.save(tmp_path / "wide.png", icc_profile=swapped)
+    made = compress(tmp_path / "wide.png", quality=90)
+    container = unpack(made.data)
+    assert container.icc == swapped
+    shown = read_photo(tmp_path / "wide.png")
+    assert figure(decompress(made.data), (255 * shown).round()) > 18  # what a viewer shows, not what the file stores
+    (tmp_path / "wide.finola").write_bytes(made.data)
+    assert main(["decompress", str(tmp_path / "wide.finola"), "-o", str(tmp_path / "back.png"), "--json"]) == 0
+    with Image.open(tmp_path / "back.png") as back:
+        assert back.info["icc_profile"] == swapped
+    image.save(tmp_path / "plain.png", icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    assert unpack(compress(tmp_path / "plain.png").data).icc is None
+
+
+def swapped_profile() -> bytes:
+    """sRGB with the tags of its red and blue primaries exchanged: a profile that no viewer may ignore."""
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    red, blue = profile.index(b"rXYZ"), profile.index(b"bXYZ")
+    profile[red : red + 4], profile[blue : blue + 4] = b"bXYZ", b"rXYZ"
+    return bytes(profile).replace("sRGB".encode("utf-16-be"), "swap".encode("utf-16-be"))
+
+
+def test_effort_never_draws_worse_for_its_bits() -> None:
+    image = (255 * read_photo("skimage:astronaut")[:, 100:228, 150:278]).round().to(torch.uint8)
+    for mode in ("coded", "paper"):
+        refined = compress(image, mode=mode, effort=3)
+        # In the coded mode a plain file may use as many bits; plain bits are always as many.
+        plain = compress(image, bpp=refined.bits_per_pixel) if mode == "coded" else compress(image, mode=mode)
+        assert len(plain.data) <= len(refined.data)
+        assert figure(decompress(refined.data), image) > figure(decompress(plain.data), image) - 0.05
+    within = compress(image, bpp=0.3, effort=2)
+    assert within.bits_per_pixel <= 0.3
+
+
+def test_effort_brings_back_what_a_bad_encoder_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analysis by synthesis needs no encoder: from numbers that are all wrong it finds the picture."""
+    image = (255 * read_photo("skimage:coffee")[:, 64:192, 64:192]).round().to(torch.uint8)
+    good = figure(decompress(compress(image, quality=60).data), image)
+    original = CodecModel.latents
+    monkeypatch.setattr(CodecModel, "latents", lambda self, tiles: 0.5 * original(self, tiles))
+    bad = figure(decompress(compress(image, quality=60).data), image)
+    found = figure(decompress(compress(image, quality=60, effort=8).data), image)
+    assert bad < good - 3 and found > bad + 2 / 3 * (good - bad)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.integers(1, 3000), st.integers(1, 17), st.booleans(), st.integers(1, 100), st.sampled_from(["coded", "paper"])
+)
+def test_any_size_and_quality_gives_the_same_integers_back(
+    long: int, short: int, upright: bool, quality: int, mode: str
+) -> None:
+    size = (long, short) if upright else (short, long)
+    options = {"mode": mode, "quality": quality if mode == "coded" else None}
+    made = compress(photo(*size), **options)
+    container, codec = unpack(made.data), load_codec(DEFAULT_CODEC)
+    assert (container.height, container.width) == size
+    assert decompress(made.data).shape == (3, *size)
+    if mode == "coded":
+        values = integers(container, codec)
+        assert values.shape == (-(-size[0] // 64) * -(-size[1] // 64), len(codec.calibration.mean))
+        assert made.data == compress(photo(*size), **options).data
+
+
+def test_folders_streams_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        save_photo(photo(60, 80), tmp_path / "in" / f"{name}.png")
+    out = str(tmp_path / "out")
+    assert main(["compress", str(tmp_path / "in"), "-o", out, "--quality", "30", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [Path(row["file"]).name for row in rows] == ["a.finola", "b.finola"]
+    with (tmp_path / "in" / "a.png").open("rb") as stream:
+        assert compress(stream, quality=30).data == (tmp_path / "out" / "a.finola").read_bytes()
+    assert main(["compress", str(tmp_path / "in" / "*.png"), "-o", out, "--quality", "30", "--json", "--force"]) == 0
+    assert [Path(row["file"]).name for row in json.loads(capsys.readouterr().out)] == ["a.finola", "b.finola"]
+    assert main(["decompress", out, "-o", out, "--json"]) == 0
+    capsys.readouterr()
+    expected = decompress(tmp_path / "out" / "a.finola")
+    assert torch.equal(decompress(io.BytesIO((tmp_path / "out" / "a.finola").read_bytes())), expected)
+    assert torch.equal((255 * read_photo(tmp_path / "out" / "a.png")).round().to(torch.uint8), expected)
+    assert main(["info", str(tmp_path / "out" / "a.finola"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["width"], facts["height"], facts["model"]) == (80, 60, DEFAULT_CODEC)
+    assert not [path for path in (tmp_path / "out").iterdir() if path.suffix == ".part"]
+
+
+def test_a_calibrated_folder_is_a_codec_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "mine"
+    finola.create("waves/32x1@4:32").save_pretrained(folder)
+    assert main(["calibrate", str(folder), "smoke", "--tiles", "200"]) == 0
+    save_photo(photo(50, 70), tmp_path / "p.png")
+    assert main(["compress", str(tmp_path / "p.png"), "--model", str(folder), "--json"]) == 0
+    file = tmp_path / "p.finola"
+    assert decompress(file, model=str(folder)).shape == (3, 50, 70)
+    with pytest.raises(InputError, match="mine"):
+        decompress(file)
+    before = load_codec(str(folder)).hash
+    (folder / "latent.safetensors").write_bytes(b"whatever else lies beside the weights")
+    load_codec.cache_clear()
+    assert load_codec(str(folder)).hash == before
+    finola.create("waves+conv/32x1@4:32").save_pretrained(folder)  # other weights, the same tables
+    load_codec.cache_clear()
+    assert load_codec(str(folder)).hash != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compress", "skimage:coffee", "--quality", "0"], "quality is 1 to 100"),
+        (["compress", "skimage:coffee", "--bpp", "0"], "bpp is above 0"),
+        (["compress", "nowhere.png"], "nowhere.png"),
+        (["compress", "skimage:coffee", "--model", "unheard"], "unheard"),
+        (["decompress", "nowhere.finola"], "There is no file"),
+        (["calibrate", "waves/32x1@4:32"], "name a file with -o"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [(3, 9_000), (9_000, 3), (70, 7_000)])
+def test_tiles_in_memory_are_bounded_for_every_shape(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither side of a photo decides how many tiles are encoded or grown at once."""
+    at_once: list[int] = []
+    maps, latents = CodecModel.maps, CodecModel.latents
+
+    def grow(self: CodecModel, stored: torch.Tensor) -> torch.Tensor:
+        at_once.append(len(stored))
+        return maps(self, stored)
+
+    def encode(self: CodecModel, tiles: torch.Tensor) -> torch.Tensor:
+        at_once.append(len(tiles))
+        return latents(self, tiles)
+
+    monkeypatch.setattr(CodecModel, "maps", grow)
+    monkeypatch.setattr(CodecModel, "latents", encode)
+    image = photo(*size)
+    rebuilt = decompress(compress(image, quality=60).data)
+    assert max(at_once) <= 3 * (BLOCK + 2)
+    assert rebuilt.shape == image.shape
+
+
+def test_wide_photos_decode_as_narrow_ones_do() -> None:
+    """Columns of blocks leave no border: a wide photo's middle equals the same tiles with few neighbours."""
+    image = photo(64, 64 * 200)
+    wide = decode(unpack(compress(image, quality=70).data), deblock=False)
+    first = 64 * 90
+    part = decode(unpack(compress(image[:, :, first : first + 64 * 12], quality=70).data), deblock=False)
+    inside = slice(64, 64 * 11)
+    difference = (wide[:, :, first : first + 64 * 12].int() - part.int()).abs()[:, :, inside]
+    assert int(difference.max()) <= 1
+
+
+@pytest.mark.parametrize("name", ["../mine", "/etc", "mine", "./mine", "waves/32x1@4:32", "user/repo"])
+def test_a_file_cannot_choose_a_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name in a header selects a bundled codec or nothing; a folder is named by the user alone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    opened: list[str] = []
+    monkeypatch.setattr("finola.codec.codec.load_codec", lambda word: opened.append(word))
+    with pytest.raises(InputError, match=name):
+        decompress(dataclasses.replace(read_container(FROZEN), model=name).pack())
+    assert not opened
+
+
+@pytest.mark.parametrize("key", ["mean", "synthesis", "low", "high", "scales", "values", "classes"])
+@pytest.mark.parametrize("damage", ["missing", "short", "type", "value"])
+def test_damaged_tables_are_refused(key: str, damage: str, tmp_path: Path) -> None:
+    tensors = load_file(bundled_codecs()["waves512"])
+    tensor = tensors.pop(key)
+    if damage == "short":
+        tensors[key] = tensor[:-1].clone()
+    elif damage == "type":
+        tensors[key] = tensor.float() if key in ("scales", "values", "classes") else tensor.to(torch.int32)
+    elif damage == "value":
+        tensors[key] = tensor.clone()
+        tensors[key].view(-1)[0] = float("nan") if tensor.is_floating_point() else 2**15 - 1
+    path = tmp_path / "codec.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(CorruptFileError, match=path.name):
+        Calibration.load(path)
+
+
+def test_tables_that_are_no_safetensors_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "codec.safetensors"
+    for data in (b"", b"\x00" * 7, b"\xff" * 64, bundled_codecs()["waves512"].read_bytes()[:1000]):
+        path.write_bytes(data)
+        with pytest.raises(CorruptFileError, match=path.name):
+            Calibration.load(path)

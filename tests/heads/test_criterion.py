@@ -1,0 +1,143 @@
+"""The set loss against a reference that tries every assignment and adds every term by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import permutations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finola.heads.criterion import CLASS, GIOU, L1, NO_OBJECT, costs, match, set_losses, to_centres, to_corners
+from finola.heads.mf_decoder import Predictions
+
+CLASSES = 3
+share = st.floats(0.05, 0.95)
+box = st.tuples(share, share, share, share)
+
+
+def giou(first: list[float], second: list[float]) -> float:
+    """Of two boxes given by centre and size, straight from the definition."""
+    edges = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for x, y, w, h in (first, second)]
+    (l1, t1, r1, b1), (l2, t2, r2, b2) = edges
+    both = max(0.0, min(r1, r2) - max(l1, l2)) * max(0.0, min(b1, b2) - max(t1, t2))
+    union = (r1 - l1) * (b1 - t1) + (r2 - l2) * (b2 - t2) - both
+    hull = (max(r1, r2) - min(l1, l2)) * (max(b1, b2) - min(t1, t2))
+    return both / union - (hull - union) / hull
+
+
+def softmax(values: list[float]) -> list[float]:
+    powers = [math.exp(value) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def cost(logits: list[float], found: list[float], label: int, true: list[float]) -> float:
+    far = sum(abs(a - b) for a, b in zip(found, true, strict=True))
+    return -CLASS * softmax(logits)[label] + L1 * far - GIOU * giou(found, true)
+
+
+@st.composite
+def scenes(draw, queries: int = 4):
+    """What `queries` queries say of one image, and its objects, at most as many; no two costs are equal."""
+    chance = random.Random(draw(st.integers(0, 10**6)))
+    count = draw(st.integers(0, queries))
+    logits = [[chance.gauss(0, 2) for _ in range(CLASSES + 1)] for _ in range(queries)]
+    boxes, true = ([[chance.uniform(0.05, 0.95) for _ in range(4)] for _ in range(n)] for n in (queries, count))
+    return logits, boxes, [chance.randrange(CLASSES) for _ in range(count)], true
+
+
+def as_tensors(scene):
+    logits, boxes, labels, true = scene
+    target = {"labels": torch.tensor(labels, dtype=torch.int64), "boxes": torch.tensor(true).double().reshape(-1, 4)}
+    return torch.tensor(logits).double(), torch.tensor(boxes).double(), target
+
+
+def cheapest(scene) -> tuple[float, tuple[int, ...]]:
+    """The least total cost and its queries, object by object, over every possible assignment."""
+    logits, boxes, labels, true = scene
+    ways = permutations(range(len(boxes)), len(true))
+    total = {way: sum(cost(logits[q], boxes[q], labels[n], true[n]) for n, q in enumerate(way)) for way in ways}
+    way = min(total, key=total.__getitem__)
+    return total[way], way
+
+
+@given(scenes())
+@settings(max_examples=30, deadline=None)
+def test_no_assignment_is_cheaper(scene):
+    logits, boxes, target = as_tensors(scene)
+    queries, objects = match(logits, boxes, target)
+    assert sorted(objects.tolist()) == list(range(len(target["labels"])))
+    assert len(set(queries.tolist())) == len(queries)
+    assert float(costs(logits, boxes, target)[queries, objects].sum()) == pytest.approx(cheapest(scene)[0], abs=1e-4)
+
+
+@given(scenes(), scenes())
+@settings(max_examples=30, deadline=None)
+def test_the_loss_is_the_sum_of_its_terms(first, second):
+    pair = [as_tensors(scene) for scene in (first, second)]
+    predictions = Predictions(torch.stack([p[0] for p in pair])[None], torch.stack([p[1] for p in pair])[None])
+    found = set_losses(predictions, [p[2] for p in pair])
+    objects = max(1, len(first[2]) + len(second[2]))
+    entropy = weights = l1 = apart = 0.0
+    for scene in (first, second):
+        logits, boxes, labels, true = scene
+        _, way = cheapest(scene)
+        for query, values in enumerate(logits):
+            number = way.index(query) if query in way else None
+            wanted = CLASSES if number is None else labels[number]
+            weight = NO_OBJECT if number is None else 1.0
+            entropy -= weight * math.log(softmax(values)[wanted])
+            weights += weight
+            if number is not None:
+                l1 += sum(abs(a - b) for a, b in zip(boxes[query], true[number], strict=True))
+                apart += 1 - giou(boxes[query], true[number])
+    expected = {"class": CLASS * entropy / weights, "l1": L1 * l1 / objects, "giou": GIOU * apart / objects}
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, abs=1e-4)
+
+
+@given(box, box)
+def test_giou_is_torchvision_s(first, second):
+    from torchvision.ops import generalized_box_iou
+
+    corners = [to_corners(torch.tensor([values], dtype=torch.float64)) for values in (first, second)]
+    assert giou(list(first), list(second)) == pytest.approx(float(generalized_box_iou(*corners)), abs=1e-6)
+
+
+@given(box)
+def test_corners_and_centres_are_inverse(values):
+    boxes = torch.tensor([values], dtype=torch.float64)
+    assert torch.allclose(to_centres(to_corners(boxes)), boxes)
+
+
+def test_blocks_add_up():
+    torch.manual_seed(0)
+    logits, boxes = torch.randn(3, 2, 5, 4), torch.rand(3, 2, 5, 4)
+    targets = [{"labels": torch.tensor([1, 2]), "boxes": torch.rand(2, 4)}] * 2
+    whole = set_losses(Predictions(logits, boxes), targets)
+    parts = [set_losses(Predictions(logits[n : n + 1], boxes[n : n + 1]), targets) for n in range(3)]
+    for name, value in whole.items():
+        assert torch.allclose(value, sum(part[name] for part in parts))
+
+
+def test_images_without_objects_teach_no_object():
+    logits, boxes = torch.zeros(1, 2, 5, 4, requires_grad=True), torch.rand(1, 2, 5, 4, requires_grad=True)
+    nothing = {"labels": torch.zeros(0, dtype=torch.int64), "boxes": torch.zeros(0, 4)}
+    losses = set_losses(Predictions(logits, boxes), [nothing, nothing])
+    sum(losses.values()).backward()
+    assert losses["l1"].item() == losses["giou"].item() == 0
+    assert (logits.grad[..., -1] < 0).all() and (logits.grad[..., :-1] > 0).all()
+
+
+def test_more_objects_than_queries_take_every_query():
+    target = {"labels": torch.arange(3), "boxes": torch.rand(3, 4)}
+    queries, objects = match(torch.randn(2, 4), torch.rand(2, 4), target)
+    assert len(queries) == len(set(objects.tolist())) == 2
+
+
+def test_numbers_that_are_not_finite_reach_the_loss_and_no_solver():
+    logits, boxes = torch.full((1, 1, 2, 4), float("nan")), torch.rand(1, 1, 2, 4)
+    target = {"labels": torch.tensor([0]), "boxes": torch.rand(1, 4)}
+    assert not torch.stack(list(set_losses(Predictions(logits, boxes), [target]).values())).sum().isfinite()

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from finola.config import ModelConfig
+from finola.zoo import PAPER
+
+NAMES = [name for names in PAPER.values() for name in names] + [
+    "mf-w720/512x1@16+corner",
+    "mf-w2880/2048x16@64+scatter",
+    "resnet18/256x1@16",
+    "mf-w720/64x2@16:256x128+at3x5+patch",
+    "mf-w720/64x1@8x16:128x256+bottom-left+real",
+    "mf-w1440/512x1@16+tran6",
+    "waves+mf-w720/256x1@16:64",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_prints_back(name):
+    config = ModelConfig.parse(name)
+    assert ModelConfig.parse(str(config)) == config
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "16:256x128" not in name])
+def test_a_canonical_name_is_its_own_print(name):
+    assert str(ModelConfig.parse(name)) == name
+
+
+def test_the_image_size_may_stand_last():
+    assert str(ModelConfig.parse("mf-w720/512x1@16+corner:64")) == "mf-w720/512x1@16:64+corner"
+
+
+def test_what_a_name_says():
+    config = ModelConfig.parse("mf-w2880/1024x4@64+scatter")
+    assert (config.channels, config.paths, config.map_size, config.image_size) == (1024, 4, (64, 64), (256, 256))
+    assert (config.start, config.cell, config.speeds) == ("scatter", (4, 4), "complex")
+    assert ModelConfig.parse("mf-w2880/1024x4@64+unit").has_position
+    assert not config.has_position
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("mf-w7200/512x1@16", "did you mean mf-w720"),
+        ("mf-w720/512x1@16+scater", "did you mean scatter"),
+        ("mf-w720/512x1@16+corner+scatter", "start twice"),
+        ("mf-w720/512@16", "is not a model name"),
+        ("mf-w720/512x1@16:large", "'large'.*is not a size"),
+        ("mf-w720/512x1@24", "24 does not divide an image of 256"),
+        ("mf-w720/0x1@16", "at least 1"),
+        ("mf-w720/512x1@16+mlp+real", "real speeds belong to norm"),
+        ("waves/256x1@16:64+real", "cannot rotate"),
+        ("waves/256x1@16:64+patch", "own read-out"),
+        ("mf-w720/512x2@64+convae", "2x2 grid"),
+    ],
+)
+def test_a_wrong_name_gets_one_sentence(name, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        ModelConfig.parse(name)

@@ -1,0 +1,189 @@
+"""Probing, fine-tuning and MoCo: classes come from the data, encoders from any trained model, heads from a probe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from training.runs import TINY, weights
+
+from finola.heads import Classifier, ranks
+from finola.training import load_recipe, train
+from finola.training.config import Recipe
+from finola.training.loading import list_recipes
+from finola.training.tasks.base import build_task
+from finola.training.tasks.classification import erase, mix
+from finola.zoo import load_encoder
+
+OWN = (
+    *TINY,
+    "task=classify",
+    "model.name=test_resnet",
+    "model.init=null",
+    "data.size=32",
+    "data.val_size=null",
+    "data.limit=null",
+    "data.val_limit=null",
+    "data.batch_size=6",
+    "data.crop=resized",
+    "optimiser.groups={}",
+    "optimiser.rate=3e-3",
+    "logging.health=false",
+    "logging.samples=0",
+)
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory) -> Path:
+    """Three classes that differ by colour, in train/ and val/."""
+    root = tmp_path_factory.mktemp("colours")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 4)):
+        for channel, name in enumerate(("blue", "green", "red")[::-1]):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(0, 80, (40, 48, 3), dtype=np.uint8)
+                pixels[..., channel] += 150
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def recipe(data: Path, *overrides: str) -> Recipe:
+    return load_recipe("smoke", [*OWN, f"data.path={data}", *overrides])
+
+
+def test_a_classifier_learns_classes_that_it_reads_from_the_data(colours: Path, tmp_path: Path) -> None:
+    trained = recipe(colours, "head.kind=tran-1", "head.frozen=false", "schedule.epochs=5")
+    outcome = train(trained, tmp_path / "run", quiet=True)
+    assert outcome.status == "finished" and outcome.best["accuracy"] > 0.9
+    model = Classifier.from_pretrained(outcome.model).eval()
+    assert model.classes == ["blue", "green", "red"]
+    red = torch.tensor([0.8, 0.1, 0.1])[:, None, None].expand(3, 32, 32)
+    assert model.rank(red, 1)[0][0] == "red"
+    card = (Path(outcome.model) / "README.md").read_text()
+    assert "blue, green, red" in card and str(colours) not in card
+
+
+def test_a_probe_leaves_its_encoder_alone_and_starts_fine_tuning_with_its_head(colours: Path, tmp_path: Path) -> None:
+    source = train(recipe(colours, "head.frozen=false", "trainer.max_steps=3"), tmp_path / "source", quiet=True).model
+    words = (f"model.weights={source}", "head.kind=tran-1")
+    probe = train(recipe(colours, *words, "trainer.max_steps=3"), tmp_path / "probe", quiet=True).model
+    before, after = load_encoder(source).state_dict(), load_encoder(probe).state_dict()
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+
+    fine = recipe(colours, f"model.weights={probe}", "head.kind=tran-1", "head.frozen=false")
+    fine.classes = ["blue", "green", "red"]
+    begun, probed = build_task(fine).model.state_dict(), Classifier.from_pretrained(probe).state_dict()
+    assert all(torch.equal(value, begun[key]) for key, value in probed.items())
+    other = recipe(colours, f"model.weights={probe}", "head.kind=lin", "head.frozen=false")
+    other.classes = fine.classes
+    assert build_task(other).model.head.linear.weight.shape == (3, load_encoder(probe).channels)
+    fine.classes = ["ant", "bee", "cat"]  # as many, but others: their head is new
+    begun = build_task(fine).model.state_dict()
+    assert all(torch.equal(value, begun[key]) for key, value in probed.items() if key.startswith("encoder."))
+    assert not torch.equal(begun["head.linear.weight"], probed["head.linear.weight"])
+
+
+def test_a_resumed_run_augments_and_mixes_as_it_would_have(colours: Path, tmp_path: Path) -> None:
+    words = ("head.frozen=false", "data.augment=rand-m9-mstd0.5", "head.mixup=0.5", "head.cutmix=1.0", "head.erase=0.5")
+    train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
+    train(recipe(colours, *words, "trainer.max_steps=2"), tmp_path / "parts", quiet=True)
+    train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "parts", resume=True, quiet=True)
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(value, parts[key]) for key, value in whole.items())
+
+
+def test_moco_trains_resumes_with_its_queue_and_gives_its_encoder(colours: Path, tmp_path: Path) -> None:
+    words = ("task=moco", "data.crops_per_image=2", "data.augment=moco", "moco.queue=32", "moco.size=16")
+    whole = train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
+    train(recipe(colours, *words, "trainer.max_steps=2"), tmp_path / "parts", quiet=True)
+    train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "parts", resume=True, quiet=True)
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
+    slow = [key for key in first if ".slow.0." in key and key.endswith("weight")]
+    assert any(not torch.equal(first[key], first[key.replace("slow.0", "encoder")]) for key in slow)
+    assert load_encoder(whole.model)(torch.rand(1, 3, 32, 32)).ndim == 4
+    given = load_encoder(whole.model).state_dict()
+    begun = build_task(recipe(colours, *words, f"model.weights={whole.model}")).model.state_dict()
+    for part in ("encoder.", "slow.0."):
+        assert all(torch.equal(value, begun[part + key]) for key, value in given.items())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("data.path=smoke",), "has no labels to learn"),
+        (("model.name=''", "model.weights=null"), "add one such as model.name=mf-w720"),
+        (("data.size=null",), "add data.size=224"),
+        (("model.weights=nowhere",), "there is no trained model of that name"),
+        (("head.kind=tran-9",), "it is one of lin, tran-1, tran-4"),
+        (("data.augment=strong",), "it is moco, or a RandAug"),
+        (("task=moco",), "compares 2 views"),
+        (("optimiser.layer_decay=0.9", "head.frozen=false"), "needs an encoder that knows its layers"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(colours: Path, tmp_path: Path, overrides, sentence: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+        train(recipe(colours, *overrides), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "last.ckpt").exists()
+
+
+def test_labels_follow_what_mixing_does_to_images() -> None:
+    torch.manual_seed(0)
+    images, labels = torch.eye(4)[:, :3, None, None].expand(4, 3, 16, 16), torch.tensor([0, 1, 2, 3])
+    for amounts in ((0.8, 0.0), (0.0, 1.0)):
+        mixed, shares = mix(images, labels, 4, *amounts)
+        assert torch.allclose(mixed.mean((2, 3)), shares[:, :3], atol=1e-5)
+    assert mix(images, labels, 4, 0.0, 0.0)[0] is images
+    assert torch.equal(erase(images, 0.0), images) and not torch.equal(erase(images, 1.0), images)
+
+
+def test_ranks_count_what_stands_before() -> None:
+    logits = torch.randn(20, 7)
+    labels = torch.randint(7, (20,))
+    expected = [
+        (row.argsort(descending=True) == label).nonzero().item() for row, label in zip(logits, labels, strict=True)
+    ]
+    assert ranks(logits, labels).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("probe/lin-w2880", {"kind": "sgd", "rate": 0.1, "decay": 0.0, "epochs": 90, "batch": 4096}),
+        ("probe/tran1-w720", {"kind": "adamw", "rate": 5e-4, "decay": 0.1, "epochs": 200, "batch": 4096}),
+        ("finetune/w720", {"kind": "adamw", "rate": 5e-4, "decay": 0.05, "epochs": 200, "batch": 512}),
+        ("finetune/w1440", {"kind": "adamw", "rate": 5e-4, "decay": 0.05, "epochs": 150, "batch": 512}),
+        ("finetune/w2880", {"kind": "adamw", "rate": 5e-4, "decay": 0.05, "epochs": 100, "batch": 512}),
+    ],
+)
+def test_recipes_have_the_paper_s_settings(name: str, expected: dict) -> None:
+    found = load_recipe(name)
+    assert {
+        "kind": found.optimiser.kind,
+        "rate": found.optimiser.base_rate,
+        "decay": found.optimiser.weight_decay,
+        "epochs": found.schedule.epochs,
+        "batch": found.data.batch_size,
+    } == expected
+
+
+def test_regularisation_grows_with_the_encoder_as_in_the_paper() -> None:
+    heads = {width: load_recipe(f"finetune/w{width}") for width in (720, 1440, 2880)}
+    assert [r.head.mixup for r in heads.values()] == [0, 0.2, 0.8]
+    assert [r.head.cutmix for r in heads.values()] == [0, 0.25, 1.0]
+    assert [r.optimiser.layer_decay for r in heads.values()] == [0.9, 0.9, 0.85]
+    probes = [load_recipe(f"probe/tran1-w{width}").head for width in heads]
+    assert [head.dropout for head in probes] == [0.1, 0.2, 0.2] and [head.erase for head in probes] == [0, 0, 0.25]
+
+
+def test_every_probe_of_the_paper_is_a_recipe() -> None:
+    names = set(list_recipes())
+    assert {
+        f"probe/finola-q{size}-{head}" for size in (64, 128, 256, 512, 1024, 2048, 3072) for head in ("lin", "tran1")
+    } <= names
+    assert {f"masked/{variant}-w2880-{epochs}" for variant in "eb" for epochs in (100, 200, 400, 800)} <= names

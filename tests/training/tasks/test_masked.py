@@ -1,0 +1,42 @@
+"""Masked pre-training runs, resumes, and is exported whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from training.runs import TINY, weights
+
+from finola.masked import MaskedFinola, random_places
+from finola.training import load_recipe, train
+from finola.training.config import Recipe
+from finola.training.loggers import read_curve
+
+
+def masked(variant: str, *overrides: str) -> Recipe:
+    name = "test_resnet/16x1@4:64+" + ("patch" if variant == "e" else "tran1")
+    own = (f"model.name={name}", "data.val_size=64", "task=masked", f"mask.variant={variant}", "logging.health=false")
+    return load_recipe("smoke", [*TINY, *own, "optimiser.groups={}", "model.init=null", *overrides])
+
+
+@pytest.mark.parametrize("variant", ["e", "b"])
+def test_a_run_is_finished_and_exported_with_its_decoder(variant: str, tmp_path: Path) -> None:
+    outcome = train(masked(variant, "trainer.max_steps=9"), tmp_path / "run", quiet=True)
+    assert outcome.status == "finished" and outcome.model is not None
+    model = MaskedFinola.from_pretrained(outcome.model).eval()
+    assert model.variant == variant
+    state = {key.removeprefix("model."): value for key, value in weights(tmp_path / "run", "best.ckpt").items()}
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    places = random_places(2, model.map_size)
+    assert model(torch.rand(2, 3, 64, 64), places).images.shape == (2, 3, 64, 64)
+    assert [row for row in read_curve(tmp_path / "run" / "metrics.csv") if "val/psnr" in row]
+    assert list((tmp_path / "run" / "samples").glob("*.png"))
+
+
+def test_a_resumed_run_sees_the_places_it_would_have_seen(tmp_path: Path) -> None:
+    train(masked("b", "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
+    train(masked("b", "trainer.max_steps=3"), tmp_path / "parts", quiet=True)
+    train(masked("b", "trainer.max_steps=6"), tmp_path / "parts", resume=True, quiet=True)
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(value, parts[key]) for key, value in whole.items())

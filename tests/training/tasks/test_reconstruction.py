@@ -1,0 +1,122 @@
+"""Training through a codec's rounding: the decoder is shown what a file gives back, the encoder learns past it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from training.runs import TINY, run
+
+import finola
+from finola.codec.calibration import FILE, calibrate
+from finola.codec.codec import compress, decompress, quality_step
+from finola.codec.deblocking import smooth_borders
+from finola.image_io import read_photo, to_uint8
+from finola.metrics import psnr
+from finola.tiling import cut
+from finola.training import load_recipe
+from finola.training.tasks.base import build_task
+from finola.training.tasks.reconstruction import Reconstruction
+
+NAME = "waves+conv/32x1@4:16"
+
+
+@pytest.fixture(scope="module")
+def photo() -> torch.Tensor:
+    return read_photo("skimage:astronaut")[:, :128, :128]
+
+
+@pytest.fixture(scope="module")
+def codec(tmp_path_factory: pytest.TempPathFactory, photo: torch.Tensor) -> Path:
+    folder = tmp_path_factory.mktemp("codec")
+    torch.manual_seed(1)
+    model = finola.create(NAME)
+    model.save_pretrained(folder)
+    calibrate(model, [cut(photo[None], (16, 16))[0]]).save(folder / FILE)
+    return folder
+
+
+def rounding(codec: Path, share: float, step: int = 90) -> Reconstruction:
+    words = [f"model.weights={codec}", f"loss.rounded={share}", f"loss.steps=[{step},{step}]"]
+    return Reconstruction(load_recipe("smoke", [*TINY, *words]))
+
+
+def test_the_decoder_is_shown_what_a_file_gives_back(codec: Path, photo: torch.Tensor) -> None:
+    task = rounding(codec, 1.0, quality_step(40))
+    with torch.no_grad():
+        shown = to_uint8(task.model.eval()(photo[None], task._round)[0])
+    plain = to_uint8(task.model(photo[None])[0])
+    assert (shown.int() - plain.int()).abs().max() > 8
+    smooth_borders(shown, (16, 16))
+    given_back = decompress(compress(photo, quality=40, model=str(codec)).data, model=str(codec))
+    assert (shown.int() - given_back.int()).abs().max() <= 1
+
+
+def test_the_share_is_rounded_and_gradients_pass(codec: Path, photo: torch.Tensor) -> None:
+    task = rounding(codec, 0.5)
+    q = task.model.encode(cut(photo[None], (16, 16))[0]).detach().requires_grad_()
+    out = task._round(q)
+    half = len(q) // 2
+    assert torch.equal(out[half:], q[half:])
+    assert (out[:half] - q[:half]).abs().amax((1, 2)).min() > 1e-3
+    out.sum().backward()
+    assert torch.equal(q.grad, torch.ones_like(q))
+
+
+def test_a_run_with_rounding_trains_the_decoder(codec: Path, tmp_path: Path) -> None:
+    words = (f"model.weights={codec}", "loss.rounded=0.5", "model.frozen=[encoder.*]", "trainer.max_steps=2")
+    made = run(tmp_path / "run", *words)
+    before, after = finola.load(str(codec)).state_dict(), finola.load(str(made.model)).state_dict()
+    moved = {key.partition(".")[0] for key in before if not torch.equal(before[key], after[key])}
+    assert moved == {"decoder", "transition"}
+
+
+def test_the_loss_psnr_is_what_is_measured() -> None:
+    noise = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    images = torch.cat([noise, 0.45 + 0.1 * noise])  # hard and easy
+    task = Reconstruction(load_recipe("smoke", [*TINY, "loss.kind=psnr"]))
+    measured = psnr(task.model(images), images)
+    assert measured[1] > measured[0] + 15
+    [(name, loss)] = task.losses(images, None).items()
+    assert name == "minus_psnr" and abs(loss.item() + measured.mean().item()) < 0.5
+    assert task.losses(torch.full_like(noise, 0.5), None)["minus_psnr"].item() >= -40.01  # flat is good enough
+
+
+def test_without_tables_one_sentence_says_what_is_missing(tmp_path: Path) -> None:
+    finola.create(NAME).save_pretrained(tmp_path)
+    for words in (["loss.rounded=0.5"], ["loss.rounded=0.5", f"model.weights={tmp_path}"]):
+        with pytest.raises(ValueError, match="finola calibrate"):
+            Reconstruction(load_recipe("smoke", [*TINY, *words]))
+    for words, wrong in (
+        (["loss.rounded=2"], "share"),
+        (["loss.steps=[9,3]"], "finest"),
+        (["loss.kind=l1"], "l2, psnr"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            load_recipe("smoke", [*TINY, *words])
+
+
+def test_an_encoder_that_sees_photos_shrunk_draws_them_at_full_size() -> None:
+    words = ["model.name=test_resnet/32x1@4:64+refined", "model.encoder_size=32", "optimiser.groups={}"]
+    task = build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null"]))
+    assert isinstance(task, Reconstruction)
+    model, images = task.model.eval(), torch.rand(2, 3, 64, 64)
+    seen = torch.nn.functional.avg_pool2d(images, 2)
+    drawn = model.decoder.read_out(model.propagate(model.pool(model.encoder(seen))))
+    [(_, loss)] = task.losses(images, None).items()
+    assert float(loss.detach()) == pytest.approx(float((drawn - images).square().mean().detach()), rel=1e-5)
+    for more, message in (
+        ("loss.fit_q=1.0", "without loss.rounded"),
+        ("model.name=waves+conv/32x1@4:16", "has one size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null", more]))
+
+
+def test_another_encoder_begins_around_the_vector_of_a_grey_image() -> None:
+    torch.manual_seed(0)
+    images = torch.full((1, 3, 64, 64), 0.5)
+    waves, random = (finola.create("test_resnet/32x1@4:64", init).eval() for init in ("waves", "random"))
+    with torch.inference_mode():
+        assert psnr(waves(images), images) > psnr(random(images), images) + 10

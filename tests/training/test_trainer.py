@@ -1,0 +1,307 @@
+"""What a run does on the way: stops at NaN, averages weights, draws, logs, keeps time."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch import Tensor
+from training.runs import STEPS_PER_EPOCH, TINY, full_after, loss_curve, run, same_weights, tiny, weights
+
+import finola
+from finola.cli import main
+from finola.image_io import read_photo
+from finola.training import checkpoint_files as checkpoints
+from finola.training import checkpointing as saving
+from finola.training import clock, load_recipe, train
+from finola.training import sample_images as pictures
+from finola.training import trainer as engine
+from finola.training.checkpoint_files import PlainCheckpointIO, read_checkpoint
+from finola.training.loggers import Curve, build_loggers, read_curve
+from finola.training.tasks.base import build_task
+from finola.training.tasks.reconstruction import Reconstruction
+from finola.training.trainer import WriteError
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, at: int, spoiled: Any) -> None:
+    original = Reconstruction.losses
+
+    def losses(self: Reconstruction, images: Tensor, batch: Any) -> dict[str, Tensor]:
+        found = original(self, images, batch)
+        return spoiled(self, found) if self.trainer.global_step == at else found
+
+    monkeypatch.setattr(Reconstruction, "losses", losses)
+
+
+def nan_loss(task: Reconstruction, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"l2": losses["l2"] * float("nan")}
+
+
+def nan_gradient(task: Reconstruction, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"l2": losses["l2"] + (task.model.transition.A * 0).sum().sqrt()}
+
+
+def nan_q(task: Reconstruction, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    task.model.propagate(torch.full((1, 1, 32), float("nan")))
+    return losses
+
+
+@pytest.mark.parametrize(("what", "spoiled"), [("loss", nan_loss), ("gradient", nan_gradient), ("vector q", nan_q)])
+def test_nan_stops_the_run_says_the_step_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, spoiled: Any
+) -> None:
+    spoil(monkeypatch, at=12, spoiled=spoiled)
+    outcome = run(tmp_path / "run", "checkpoint.every_steps=5")
+    assert outcome.status == "diverged"
+    assert f"the {what} turned NaN or infinite at step 13 (epoch 2)" in outcome.message
+    assert "last.ckpt is the last good checkpoint" in outcome.message
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 10
+    assert all(value.isfinite().all() for value in weights(tmp_path / "run").values())
+
+
+def test_nan_before_any_checkpoint_is_said_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, at=0, spoiled=nan_loss)
+    assert "no checkpoint was written;" in run(tmp_path / "run").message
+
+
+def test_validated_and_exported_weights_are_the_running_mean(tmp_path: Path) -> None:
+    run(tmp_path / "run", "trainer.ema=0.99", "trainer.max_steps=8")
+    content = read_checkpoint(tmp_path / "run" / "last.ckpt")
+    mean, raw = content["callbacks"]["EMA"]["mean"], content["state_dict"]
+    model = finola.load(tmp_path / "run" / "model")
+    exported = model.state_dict()
+    assert all(torch.equal(exported[key], mean[key]) for key in exported)
+    assert not torch.equal(exported["transition.A"], raw["model.transition.A"])
+
+
+def test_the_running_mean_follows_its_formula(tmp_path: Path) -> None:
+    run(tmp_path / "run", "trainer.ema=0.5", "trainer.max_steps=3", "checkpoint.every_steps=1")
+    last, before = (read_checkpoint(tmp_path / "run" / name) for name in ("last.ckpt", "previous.ckpt"))
+    decay = min(0.5, (1 + 3) / (10 + 3))
+    key = "decoder.refinement.to_pixels.weight"
+    expected = decay * before["callbacks"]["EMA"]["mean"][key] + (1 - decay) * last["state_dict"][f"model.{key}"]
+    assert torch.allclose(last["callbacks"]["EMA"]["mean"][key], expected, atol=1e-7)
+
+
+def test_accumulated_passes_give_the_step_of_the_whole_batch(tmp_path: Path) -> None:
+    run(tmp_path / "one", "trainer.max_steps=6")
+    run(tmp_path / "two", "trainer.max_steps=6", "trainer.accumulate=2", "checkpoint.every_steps=3")
+    assert read_checkpoint(tmp_path / "two" / "last.ckpt")["global_step"] == 6
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(torch.allclose(one[key], two[key], atol=1e-5) for key in one if not key.startswith("moment"))
+
+
+def test_clipping_and_compilation_reach_lightning_and_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
+    run(tmp_path / "run", "trainer.clip=1e-9", "trainer.compile=true", "trainer.max_steps=2")
+    assert len(compiled) == 2  # once to train, once to export
+    run(tmp_path / "free", "trainer.max_steps=2")
+    assert not same_weights(tmp_path / "run", tmp_path / "free")
+
+
+class Passing(Callback):
+    """Makes time pass: an eighth of a second in every step, and none elsewhere."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.time = 100.0
+        monkeypatch.setattr(clock, "now", lambda: self.time)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.time += 0.125
+
+
+def test_time_runs_out_with_a_checkpoint_a_validation_and_the_last_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, passing = engine.build_callbacks, Passing(monkeypatch)
+    monkeypatch.setattr(engine, "build_callbacks", lambda *args: [passing, *build(*args)])
+    outcome = run(tmp_path / "run", "trainer.max_time=2s", "schedule.clock=time", "schedule.epochs=100000")
+    assert (outcome.status, outcome.step) == ("finished", 16) and outcome.best
+    assert outcome.seconds == pytest.approx(2.0)
+    rows = read_curve(tmp_path / "run" / "metrics.csv")
+    rates = [row["rate/waves"] for row in rows if "rate/waves" in row]
+    assert rates[-1] < 0.2 * max(rates)
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == outcome.step
+
+
+def test_minutes_between_checkpoints_are_those_of_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    save = PlainCheckpointIO.save_checkpoint
+
+    def note(self: PlainCheckpointIO, checkpoint: dict[str, Any], *rest: Any, **options: Any) -> None:
+        written.append(checkpoint["global_step"])
+        save(self, checkpoint, *rest, **options)
+
+    monkeypatch.setattr(PlainCheckpointIO, "save_checkpoint", note)
+    build, passing = engine.build_callbacks, Passing(monkeypatch)
+    monkeypatch.setattr(engine, "build_callbacks", lambda *args: [passing, *build(*args)])
+    run(tmp_path / "run", "checkpoint.every_minutes=0.005", "trainer.max_steps=8")
+    assert written[:2] == [3, 6]  # 0.3 s are over after three steps
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "curve", "recipe", "pictures"])
+def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    run(tmp_path / "run", "trainer.max_steps=3")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.ckpt")}
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        if what == "checkpoint":
+            patched.setattr(checkpoints._Recorder, "write", full_after(2000))
+        elif what == "curve":
+            patched.setattr(Curve, "_rewrite", full)
+        elif what == "recipe":
+            patched.setattr(saving, "save_recipe", full)
+        else:
+            patched.setattr(pictures, "save_photo", full)
+        with pytest.raises(WriteError) as caught:
+            run(tmp_path / "run", "trainer.max_steps=8", resume=True)
+    sentence = str(caught.value)
+    assert "No space left on device" in sentence and "last.ckpt is the last good checkpoint" in sentence
+    assert f"--resume --out {tmp_path / 'run'}" in sentence and "\n" not in sentence
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.ckpt")} == before
+    assert not [path for path in (tmp_path / "run").iterdir() if path.name.endswith(".part")]
+    assert run(tmp_path / "run", "trainer.max_steps=8", resume=True).step == 8
+
+
+def test_a_folder_without_permission_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raised here, because root may write to every folder."""
+    make = Path.mkdir
+
+    def denied(self: Path, *args: Any, **options: Any) -> None:
+        if self == tmp_path / "run":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        make(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    with pytest.raises(WriteError, match="Permission denied; no checkpoint was written"):
+        run(tmp_path / "run")
+
+
+def test_a_run_leaves_curve_pictures_summary_and_recipe(tmp_path: Path) -> None:
+    outcome = run(tmp_path / "run", "trainer.validate_first=true", "schedule.epochs=2")
+    folder = tmp_path / "run"
+    assert list(loss_curve(folder)) == list(range(2 * STEPS_PER_EPOCH))
+    with (folder / "metrics.csv").open() as file:
+        columns = set(next(csv.reader(file)))
+    figures = {"val/psnr", "val/ssim", "train/images_per_second", "train/gradient_norm", "rate/waves", "seconds"}
+    health = {"health/path_inconsistency", "health/sigma_min", "health/sigma_max", "health/cond_B"}
+    assert figures | health <= columns and "val/ms_ssim" not in columns
+    assert sorted(p.name for p in (folder / "samples").iterdir()) == [f"step-{n:07d}.png" for n in (0, 8, 16)]
+    assert read_photo(folder / "samples" / "step-0000016.png").shape == (3, 34, 34)
+    assert any((folder / "tensorboard").glob("events.*"))
+    assert load_recipe(folder / "recipe.yaml").schedule.epochs == 2
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["step"] == outcome.step == 16 and summary["best"]["psnr"] > 15
+
+
+def test_ms_ssim_is_measured_where_the_side_allows(tmp_path: Path) -> None:
+    outcome = run(tmp_path / "run", "trainer.max_steps=1", "data.val_size=176", "data.val_limit=2")
+    assert 0 < outcome.figures["val/ms_ssim"] <= 1  # type: ignore[operator]
+
+
+def test_validation_figures_are_means_over_photos(tmp_path: Path) -> None:
+    batches = (1, 3, 5)
+    runs = [run(tmp_path / f"{n}", "trainer.max_steps=1", f"data.val_batch_size={n}") for n in batches]
+    psnrs = [outcome.figures["val/psnr"] for outcome in runs]
+    assert psnrs == pytest.approx(psnrs[:1] * 3, abs=1e-4)
+
+
+def test_another_encoder_is_fitted_to_the_wave_encoder(tmp_path: Path) -> None:
+    overrides = ["model.name=test_resnet/32x1@4:32", "model.init=waves", "loss.fit_q=1.0", "data.val_size=32"]
+    overrides += ["optimiser.groups={}", "optimiser.rate=1e-3", "trainer.max_steps=16"]
+    run(tmp_path / "run", *overrides)
+    rows = [row["train/fit_q"] for row in read_curve(tmp_path / "run" / "metrics.csv") if "train/fit_q" in row]
+    assert sum(rows[-4:]) < 0.7 * sum(rows[:4])
+    with pytest.raises(ValueError, match=r"loss.fit_q is 1.0, but waves\+conv/32x1@4:16 has no wave encoder"):
+        build_task(tiny("loss.fit_q=1.0"))
+
+
+def test_an_unknown_task_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"no task 'reconstructoin': did you mean reconstruction"):
+        build_task(tiny("task=reconstructoin"))
+
+
+def test_weights_and_biases_joins_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lightning.pytorch.loggers as known
+
+    from finola.training import loggers
+
+    made: list[dict[str, Any]] = []
+
+    class Fake(Curve):
+        def __init__(self, name: str, save_dir: Path, **options: Any) -> None:
+            super().__init__(save_dir)
+            made.append({"name": name, **options})
+
+    monkeypatch.setattr(loggers, "find_spec", lambda name: name == "wandb")
+    monkeypatch.setattr(known, "WandbLogger", Fake)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    assert len(build_loggers(tiny("logging.wandb=true"), tmp_path / "a", 0)) == 3
+    assert made == [{"name": "a", "id": "a", "resume": "allow", "project": "finola", "offline": True}]
+    assert len(build_loggers(tiny(), tmp_path / "a", 0)) == 2
+
+
+def test_a_terminal_shows_speed_psnr_and_time_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    train(tiny("schedule.epochs=2"), tmp_path / "run")
+    spoken = capsys.readouterr().err
+    assert re.search(r"epoch 2/2 step 16 .* images/s · \d+\.\d\d dB · val \d+\.\d\d dB · 0:00:00 left", spoken)
+
+
+def test_bad_data_leaves_no_half_begun_run(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        run(tmp_path / "run", "data.path=/nowhere")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_spectrum_of_one_s_own_starts_the_waves(tmp_path: Path) -> None:
+    from finola.wave.spectrum import measure_spectrum
+
+    own = measure_spectrum([torch.rand(4, 3, 16, 16)], side=16, keep=40)
+    (tmp_path / "own.json").write_text(json.dumps({"spectra": [own.to_json()]}))
+    task = build_task(tiny(f"model.spectrum={tmp_path / 'own.json'}"))
+    assert not torch.equal(task.model.encoder.basis.waves, finola.create("waves+conv/32x1@4:16").encoder.basis.waves)
+    with pytest.raises(ValueError, match=r"model\.spectrum is .*no\.json, which is no file of finola spectrum"):
+        build_task(tiny(f"model.spectrum={tmp_path / 'no.json'}"))
+
+
+def test_the_command_trains_and_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "smoke", "--out", str(tmp_path / "run"), *TINY, "--json", "trainer.max_steps=2"]
+    assert main(words) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["step"] == 2 and printed["model"] == str(tmp_path / "run" / "model")
+    assert main(words) == 2
+    assert "already holds a run: add --resume" in capsys.readouterr().err
+    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "trainer.max_steps=3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 3
+
+
+def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "smoke", "schedule.epoch=3"]) == 2
+    assert main(["train"]) == 2
+    spoken = capsys.readouterr().err.splitlines()
+    assert "did you mean schedule.epochs?" in spoken[0] and "name a recipe" in spoken[1]
+
+
+def test_the_command_lists_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--list", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert listed["paper/resolution/3072x1@16"]["paper_psnr"] == 25.8
