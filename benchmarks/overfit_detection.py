@@ -142,8 +142,9 @@ def in_photos(model: Any, batch: Any) -> list[Any]:
 
 
 def draw(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any, folder: Path) -> None:
-    from finola.image_io import save_photo
     from finola.plotting.boxes import draw_objects
+
+    from finola.image_io import save_photo
 
     folder.mkdir(parents=True, exist_ok=True)
     for number, (found, target) in enumerate(zip(in_photos(model, batch), batch.targets, strict=True)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,3 +36,16 @@ def _has_values(images: Tensor) -> bool:
     if type(images) not in (Tensor, torch.nn.Parameter):  # such as the fake tensors of torch.export
         return False
     return not (images.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def check_size(height: int, width: int, multiple: int) -> None:
+    """Raise InputError for an image that does not divide into whole map cells, with the nearest sizes that do."""
+    if height % multiple or width % multiple:
+        below, above = (
+            "×".join(str(max(multiple, rounded(side / multiple) * multiple)) for side in (height, width))
+            for rounded in (math.floor, math.ceil)
+        )
+        raise InputError(
+            f"The image is {height}×{width} (height × width), but both sides must be multiples of {multiple}: "
+            f"the nearest such sizes are {below} and {above}."
+        )

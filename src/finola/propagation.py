@@ -18,11 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-EPS = 1e-6  # of the layer norm; the paper gives none
+from finola.kernels.backward import Grow
+from finola.kernels.forward import EPS as EPS
+from finola.kernels.forward import Position as Position
+from finola.kernels.forward import grow as grow_without_gradients
 
 Direction = Literal["right", "left", "down", "up"]
 Order = Literal["mean", "horizontal", "vertical"]
-Position = tuple[int, int]
 CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
 
 
@@ -146,14 +148,11 @@ def propagate(
 
 def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coefficients, size: Position) -> Tensor:
     """z plus the map of the paths phi (N, M, C) that start at `cell`, in few and large products."""
-    from finola.kernels.backward import Grow
-    from finola.kernels.forward import grow
-
     phi = phi.to(coefficients.A.dtype)  # under autocast an encoder hands over half precision
     if torch.is_grad_enabled() and (phi.requires_grad or any(matrix.requires_grad for matrix in coefficients)):
         grown: Tensor = Grow.apply(phi, *coefficients, size, cell)
         return grown if z is None else z + grown
-    return grow(phi, coefficients, size, cell, z)
+    return grow_without_gradients(phi, coefficients, size, cell, z)
 
 
 # Not compiled: unrolling a chain of large matrix products into one graph saves no time.

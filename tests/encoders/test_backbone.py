@@ -2,8 +2,9 @@ import pytest
 import timm
 import torch
 
+from finola.checks import check_size
 from finola.encoders import build_encoder
-from finola.encoders.backbone import Backbone, check_size
+from finola.encoders.backbone import Backbone
 from finola.encoders.mobile_former import SPECS, MobileFormer
 from finola.encoders.registry import REGISTERED
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from finola.autoencoder import Autoencoder
-from finola.evaluation.curvature import Curved, curvature, feature_map, peaks, plot_curvature, sharpness
+from finola.evaluation.curvature import Curved, curvature, feature_map, peaks, sharpness
 from finola.masked import MaskedFinola
+from finola.plotting.curvature import plot_curvature
 
 
 def grid(side: int = 41) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,8 +9,8 @@ from torch import Tensor
 from finola.autoencoder import Autoencoder
 from finola.propagation import Coefficients, normalise, propagate
 from finola.transitions import Linear, LinearAfterNorm, NormLinear, NormMLP, RealSpeeds, UnitSpeeds
-from finola.wave.analysis import QUADRANTS, Quadrant, waves
-from finola.wave.diagonalisation import diagonalise, identical, kinds, speeds
+from finola.wave.analysis import Quadrant, waves
+from finola.wave.diagonalisation import QUADRANTS, diagonalise, identical, kinds, speeds
 
 C = 256
 

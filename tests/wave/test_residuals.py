@@ -10,7 +10,8 @@ from finola.autoencoder import Autoencoder
 from finola.plotting.waves import plot_waves
 from finola.propagation import EPS, Coefficients, propagate, start_positions
 from finola.transitions import NormLinear, UnitSpeeds
-from finola.wave.analysis import QUADRANTS, waves
+from finola.wave.analysis import waves
+from finola.wave.diagonalisation import QUADRANTS
 from finola.wave.initialisation import initialise_waves
 from finola.wave.residuals import ORDERS, _cond, health, measure, measure_paths
 
@@ -38,7 +39,7 @@ def test_a_wave_start_keeps_sigma_both_orders_and_its_equations(
     name: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     model = wave_model(name, dtype)
-    found = measure(model, photos(2, *model.config.image_size, dtype=dtype))
+    found = measure(waves(model), photos(2, *model.config.image_size, dtype=dtype))
     assert found.sigma_spread <= tolerance
     assert found.sigma_max - found.sigma_min <= tolerance
     assert found.sigma_min == pytest.approx(math.sqrt(1 + EPS), rel=1e-6)
@@ -136,7 +137,7 @@ def test_what_no_wave_describes_is_not_called_exact() -> None:
 
 def test_larger_images_are_tiled_and_their_maps_joined() -> None:
     model = Autoencoder("mf-w720/16x1@8:32").eval()
-    found = measure(model, [photos(1, 70, 40)[0], photos(1, 32, 32)[0]])
+    found = measure(waves(model), [photos(1, 70, 40)[0], photos(1, 32, 32)[0]])
     assert found.images == 2
     assert [tuple(one.shape) for one in found.maps["mean"]] == [(21, 14), (7, 7)]
     assert found.residual_map.shape == (21, 14)
@@ -158,7 +159,7 @@ def test_measuring_leaves_the_model_as_it_was() -> None:
 def test_health_agrees_with_the_measurement() -> None:
     for name in ("mf-w720/16x1@4:32", "mf-w720/16x4@4:32+scatter+real"):
         model, images = Autoencoder(name).eval(), photos(3, 32, 32)
-        figures, found = health(model, images), measure(model, images)
+        figures, found = health(model, images), measure(waves(model), images)
         for key in ("path_inconsistency", "sigma_min", "sigma_max"):
             assert figures[key] == pytest.approx(getattr(found, key), rel=1e-4)
         assert figures["cond_B"] == pytest.approx(waves(model).cond_B, rel=1e-4)
@@ -178,11 +179,11 @@ def test_what_cannot_be_measured_says_so() -> None:
     with pytest.raises(ValueError, match="bare matrices"):
         measure(waves(model.transition), photos(1, 16, 16))
     with pytest.raises(ValueError, match="at least one image"):
-        measure(model, [])
+        measure(waves(model), [])
     with pytest.raises(ValueError, match=r"shape \(3, 16, 16\)"):
-        measure(model, photos(1, 16, 16)[0])
+        measure(waves(model), photos(1, 16, 16)[0])
     with pytest.raises(ValueError, match=r"norm\+linear"):
-        measure(Autoencoder("mf-w720/8x1@8:32+linear"), photos(1, 32, 32))
+        measure(waves(Autoencoder("mf-w720/8x1@8:32+linear")), photos(1, 32, 32))
     with pytest.raises(ValueError, match="q has 5 channels"):
         measure_paths(waves(model), torch.randn(1, 1, 5), (4, 4))
 

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from finola.checks import check_values
-
-
-def check_size(height: int, width: int, multiple: int) -> None:
-    """Refuse an image that does not divide into whole map cells, naming the nearest sizes that do."""
-    if height % multiple or width % multiple:
-        below, above = (
-            "×".join(str(max(multiple, rounded(side / multiple) * multiple)) for side in (height, width))
-            for rounded in (math.floor, math.ceil)
-        )
-        raise ValueError(
-            f"The image is {height}×{width} (height × width), but both sides must be multiples of {multiple}: "
-            f"the nearest such sizes are {below} and {above}."
-        )
+from finola.checks import check_size, check_values
 
 
 def nearest_names(name: str, known: list[str], count: int = 3) -> list[str]:

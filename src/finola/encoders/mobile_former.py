@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from finola.checks import check_values
-from finola.encoders.backbone import check_size
+from finola.checks import check_size, check_values
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ SPECS = {
 }
 
 
-def _conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+def conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
@@ -148,7 +147,7 @@ class BottleneckLite(nn.Module):
 
     def __init__(self, inputs: int, exp: int, out: int) -> None:
         super().__init__()
-        self.conv = nn.Sequential(_conv_bn(inputs, exp, 3, groups=inputs), nn.ReLU6(), _conv_bn(exp, out, 1))
+        self.conv = nn.Sequential(conv_bn(inputs, exp, 3, groups=inputs), nn.ReLU6(), conv_bn(exp, out, 1))
         self.identity = inputs == out
 
     def forward(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,9 +159,9 @@ class InvertedBottleneck(nn.Module):
 
     def __init__(self, inputs: int, exp: int, out: int, token_dim: int) -> None:
         super().__init__()
-        self.expand, self.expand_act = _conv_bn(inputs, exp, 1), DyReLU(exp, token_dim)
-        self.depthwise, self.depthwise_act = _conv_bn(exp, exp, 3, groups=exp), DyReLU(exp, token_dim)
-        self.project = _conv_bn(exp, out, 1)
+        self.expand, self.expand_act = conv_bn(inputs, exp, 1), DyReLU(exp, token_dim)
+        self.depthwise, self.depthwise_act = conv_bn(exp, exp, 3, groups=exp), DyReLU(exp, token_dim)
+        self.project = conv_bn(exp, out, 1)
         self.identity = inputs == out
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
@@ -176,10 +175,10 @@ class DownBottleneck(nn.Module):
 
     def __init__(self, inputs: int, exp: int, out: int, token_dim: int) -> None:
         super().__init__()
-        self.down, self.down_act = _conv_bn(inputs, exp, 3, stride=2, groups=inputs), DyReLU(exp, token_dim)
-        self.down_project = _conv_bn(exp, out, 1)
-        self.depthwise, self.depthwise_act = _conv_bn(out, 4 * out, 3, groups=out), DyReLU(4 * out, token_dim)
-        self.project = _conv_bn(4 * out, out, 1)
+        self.down, self.down_act = conv_bn(inputs, exp, 3, stride=2, groups=inputs), DyReLU(exp, token_dim)
+        self.down_project = conv_bn(exp, out, 1)
+        self.depthwise, self.depthwise_act = conv_bn(out, 4 * out, 3, groups=out), DyReLU(4 * out, token_dim)
+        self.project = conv_bn(4 * out, out, 1)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         x = self.down_project(self.down_act(self.down(x), tokens))
@@ -235,7 +234,7 @@ class MobileFormer(nn.Module):
         self.stage_channels = [rows[-1][1] for rows in spec.stages[:-1]] + [spec.channels]
         self.grad_checkpointing = False
         self.tokens = nn.Parameter(torch.empty(6, d))
-        self.stem = nn.Sequential(_conv_bn(in_channels, spec.stem, 3, stride=2), nn.ReLU6())
+        self.stem = nn.Sequential(conv_bn(in_channels, spec.stem, 3, stride=2), nn.ReLU6())
         (exp, inputs), *_ = spec.stages[0]
         self.blocks, self.stage_ends = nn.ModuleList([BottleneckLite(spec.stem, exp, inputs)]), [0]
         for rows in spec.stages[1:]:
@@ -246,7 +245,7 @@ class MobileFormer(nn.Module):
         # Only `with_tokens` reads it: frozen, or distributed training on the map would wait for its gradients in vain.
         last = MobileToFormer(inputs, d).requires_grad_(False)
         self.last_mobile_to_former = last if spec.last_mobile_to_former else None
-        self.last_conv = nn.Sequential(_conv_bn(inputs, spec.channels, 1), nn.ReLU6())
+        self.last_conv = nn.Sequential(conv_bn(inputs, spec.channels, 1), nn.ReLU6())
         self.reset_parameters()
         self.to(memory_format=torch.channels_last)
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from finola.encoders.mobile_former import DyReLU, _conv_bn
+from finola.encoders.mobile_former import DyReLU, conv_bn
 
 QUERIES, WIDTH = 100, 256
 DECODERS = {"mf-dec-522": (5, 2, 2), "mf-dec-211": (2, 1, 1)}
@@ -102,9 +102,9 @@ class LiteBottlenecks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.depthwise = nn.ModuleList(_conv_bn(WIDTH, 2 * WIDTH, 3, groups=WIDTH) for _ in range(2))
+        self.depthwise = nn.ModuleList(conv_bn(WIDTH, 2 * WIDTH, 3, groups=WIDTH) for _ in range(2))
         self.act = nn.ModuleList(DyReLU(2 * WIDTH, WIDTH) for _ in range(2))
-        self.project = nn.ModuleList(_conv_bn(2 * WIDTH, WIDTH, 1) for _ in range(2))
+        self.project = nn.ModuleList(conv_bn(2 * WIDTH, WIDTH, 1) for _ in range(2))
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         mean = tokens.mean(1, keepdim=True)
@@ -146,8 +146,8 @@ class UpConv(nn.Module):
 
     def __init__(self, lateral_channels: int) -> None:
         super().__init__()
-        self.conv = nn.Sequential(_conv_bn(WIDTH, WIDTH, 3, groups=WIDTH), _conv_bn(WIDTH, WIDTH, 1))
-        self.lateral = _conv_bn(lateral_channels, WIDTH, 1)
+        self.conv = nn.Sequential(conv_bn(WIDTH, WIDTH, 3, groups=WIDTH), conv_bn(WIDTH, WIDTH, 1))
+        self.lateral = conv_bn(lateral_channels, WIDTH, 1)
 
     def forward(self, x: Tensor, finer: Tensor) -> Tensor:
         x = F.interpolate(x, size=finer.shape[-2:], mode="bilinear", align_corners=False)
@@ -171,7 +171,7 @@ class MobileFormerDecoder(nn.Module):
         eighth, sixteenth = channels
         self.queries = nn.Parameter(torch.empty(QUERIES, WIDTH))
         self.down = nn.Sequential(
-            _conv_bn(sixteenth, sixteenth, 3, stride=2, groups=sixteenth), _conv_bn(sixteenth, WIDTH, 1)
+            conv_bn(sixteenth, sixteenth, 3, stride=2, groups=sixteenth), conv_bn(sixteenth, WIDTH, 1)
         )
         self.up = nn.ModuleList([UpConv(sixteenth), UpConv(eighth)])
         kinds = [["+"] * coarse, ["-"] * middle, ["-"] * (fine - 1) + ["last"]]

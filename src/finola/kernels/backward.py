@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from finola.kernels.forward import (
     Keep,
+    Position,
     Scratch,
     Sweep,
     advance,
@@ -25,7 +26,6 @@ from finola.kernels.forward import (
     sweeps_of,
     take_cells,
 )
-from finola.propagation import Coefficients, Position
 
 ROWS = 256  # of a weight gradient's product: as efficient as a whole map, and a fraction of its memory
 
@@ -39,7 +39,7 @@ class Grow(torch.autograd.Function):
     ) -> Tensor:
         n, paths, channels = q.shape
         (height, width), (_, x) = size, start
-        along_x, along_y = sweeps_of(Coefficients(A, B, A_minus, B_minus), size, start)
+        along_x, along_y = sweeps_of((A, B, A_minus, B_minus), size, start)
         first, level = halves(q)
         scratch = Scratch(q)
         cells = Tape.record(first, along_x, scratch)
@@ -63,7 +63,7 @@ class Grow(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         A, B, A_minus, B_minus, *kept = ctx.saved_tensors
         (height, width), (_, x), paths = ctx.size, ctx.start, ctx.paths
-        along_x, along_y = sweeps_of(Coefficients(A, B, A_minus, B_minus), ctx.size, ctx.start)
+        along_x, along_y = sweeps_of((A, B, A_minus, B_minus), ctx.size, ctx.start)
         tensors = iter(kept)
         cells, rows, columns = (
             Tape.restore(sweep, [next(tensors) for _ in range(count)])

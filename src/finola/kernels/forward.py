@@ -23,7 +23,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from finola.propagation import EPS, Coefficients, Position
+EPS = 1e-6
+"""Of the layer norm; the paper gives none."""
+
+Position = tuple[int, int]
+Matrices = tuple[Tensor, Tensor, Tensor, Tensor]
+"""A, B, A₋, B₋, each (C, C): right, down, left, up."""
 
 Keep = Callable[[slice, Tensor], None]  # the indices of lines along a sweep, ascending, and the lines (ways, rows, C)
 Multiply = Callable[[Tensor, Tensor], Tensor]  # rows and a place for their product → the product
@@ -32,7 +37,7 @@ PACKED = 4  # steps, from which a large matrix is worth laying out for MKL once 
 
 
 class Sweep(NamedTuple):
-    """Lines `start` − 1, `start` − 2, … by one matrix, and `start` + 1, … up to `length` by the other."""
+    """Recurrence along one axis in both directions from the start line, one matrix for each direction."""
 
     start: int
     length: int
@@ -59,9 +64,9 @@ class Sweep(NamedTuple):
         return slice(index, index + 1)
 
 
-def sweeps_of(coefficients: Coefficients, size: Position, start: Position) -> tuple[Sweep, Sweep]:
+def sweeps_of(matrices: Matrices, size: Position, start: Position) -> tuple[Sweep, Sweep]:
     """Along x by A₋ and A, along y by B₋ and B."""
-    A, B, A_minus, B_minus = coefficients
+    A, B, A_minus, B_minus = matrices
     (height, width), (y, x) = size, start
     small = len(A) <= PAIRED
     return (
@@ -118,7 +123,7 @@ def advance(h: Tensor, multiply: Multiply, out: Tensor, centred: Tensor, product
     return Moments(total, r)
 
 
-def grow(q: Tensor, coefficients: Coefficients, size: Position, start: Position, z: Tensor | None) -> Tensor:
+def grow(q: Tensor, matrices: Matrices, size: Position, start: Position, z: Tensor | None) -> Tensor:
     """The mean of both orders, summed over the paths of q (N, M, C), added to z (N, H, W, C) if there is one.
 
     Without gradients; besides z only a few lines are alive.
@@ -127,7 +132,7 @@ def grow(q: Tensor, coefficients: Coefficients, size: Position, start: Position,
     (height, width), (_, x) = size, start
     fresh = z is None
     z = q.new_empty(n, height, width, channels) if z is None else z
-    along_x, along_y = sweeps_of(coefficients, size, start)
+    along_x, along_y = sweeps_of(matrices, size, start)
     row = q.new_empty(n * paths, width, channels)
     column = q.new_empty(n * paths, height, channels)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from finola.config import ModelConfig
-from finola.evaluation.latent.operations import Encoded, draw, encode, fade, mix, project, sample
+from finola.evaluation.latent.operations import Encoded, contrast, correlation, draw, encode, fade, mix, project, sample
 from finola.evaluation.latent.statistics import Statistics
 from finola.metrics import psnr
 from finola.plotting.waves import INK
@@ -119,20 +119,6 @@ def found(query: Tensor, images: Tensor, similarities: Sequence[float], names: S
     return Drawn(
         figure, {"neighbours": [{"name": n, "similarity": s} for n, s in zip(names, similarities, strict=True)]}
     )
-
-
-def correlation(first: Tensor, second: Tensor) -> Tensor:
-    """The cosine between images (N, 3, H, W) as vectors: (N,).
-
-    >>> round(float(correlation(torch.ones(1, 3, 2, 2), -torch.ones(1, 3, 2, 2))), 4)
-    -1.0
-    """
-    return torch.cosine_similarity(first.flatten(1), second.flatten(1))
-
-
-def contrast(images: Tensor) -> Tensor:
-    """The standard deviation over space of every image (N, 3, H, W), root mean square over colours: (N,)."""
-    return images.var((-2, -1), correction=0).mean(1).sqrt()
 
 
 def _redraw(model: Autoencoder, encoded: Encoded, q: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from finola.propagation import EPS, Coefficients, Direction
 from finola.transitions import LinearAfterNorm, RealSpeeds
 from finola.wave.diagonalisation import (
     KINDS,
+    QUADRANTS,
     Diagonalised,
     condition,
     diagonalise,
@@ -35,13 +36,6 @@ if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
     from finola.wave.basis import WaveBasis
     from finola.wave.residuals import Measurement
-
-QUADRANTS: dict[str, tuple[Direction, Direction]] = {
-    "right-down": ("right", "down"),  # (A, B), the paper's
-    "left-down": ("left", "down"),  # (A₋, B)
-    "right-up": ("right", "up"),  # (A, B₋)
-    "left-up": ("left", "up"),  # (A₋, B₋)
-}
 
 
 @dataclass(frozen=True)

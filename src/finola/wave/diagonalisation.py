@@ -16,6 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from finola.propagation import Direction
+
+QUADRANTS: dict[str, tuple[Direction, Direction]] = {
+    "right-down": ("right", "down"),  # (A, B), the paper's
+    "left-down": ("left", "down"),  # (A₋, B)
+    "right-up": ("right", "up"),  # (A, B₋)
+    "left-up": ("left", "up"),  # (A₋, B₋)
+}
+
 KINDS = ("complex", "real", "unit", "infinite", "static", "undefined")
 CONDITION_V = 1e7  # beyond it two eigenvectors are one: a Jordan block of size 2, rounded, has 1/√eps = 7e7
 SAME = 1e-8  # speeds closer than this, relatively, are the same

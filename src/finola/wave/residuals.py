@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from finola.propagation import EPS, Coefficients, Position, Step, propagate, start_positions
 from finola.tiling import cut, join, pad_to_multiple
 from finola.transitions import LinearAfterNorm, prepared
-from finola.wave.analysis import QUADRANTS, Quadrant, Waves, waves
-from finola.wave.diagonalisation import KINDS, condition
+from finola.wave.diagonalisation import KINDS, QUADRANTS, condition
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
+    from finola.wave.analysis import Quadrant, Waves
 
 ORDERS = ("horizontal", "vertical", "mean")
 ELEMENTS = 2**22  # of the maps held at a time
@@ -64,17 +64,16 @@ class Measurement:
 
 
 @torch.no_grad()
-def measure(model: Autoencoder | Waves, images: Tensor | Iterable[Tensor]) -> Measurement:
-    """Measure a model, or `waves(model)`, on images (N, 3, H, W), or one by one (3, H, W), of any size.
+def measure(found: Waves, images: Tensor | Iterable[Tensor]) -> Measurement:
+    """Measure `waves(model)` on images (N, 3, H, W), or one by one (3, H, W), of any size.
 
     The recurrence runs in the model's own dtype, everything after it in float64. Larger images are cut into tiles.
 
     >>> import finola
-    >>> found = measure(finola.create("waves/64x1@8:32"), torch.rand(2, 3, 32, 32))
+    >>> found = measure(finola.waves(finola.create("waves/64x1@8:32")), torch.rand(2, 3, 32, 32))
     >>> found.residual["mean"] < 1e-4, found.path_inconsistency < 1e-4
     (True, True)
     """
-    found = model if isinstance(model, Waves) else waves(model)
     if found.model is None:
         raise ValueError("waves of bare matrices have no images to be measured on: use waves(model), or measure_paths.")
     config = found.model.config

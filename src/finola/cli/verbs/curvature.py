@@ -36,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from finola.cli.inputs import read_cropped
     from finola.cli.output import input_files, print_json, print_table
-    from finola.evaluation.curvature import Curved, feature_map, plot_curvature
+    from finola.evaluation.curvature import Curved, feature_map
     from finola.files import output_path
+    from finola.plotting.curvature import plot_curvature
     from finola.plotting.waves import check_path, save_figure
 
     check_path(args.out)

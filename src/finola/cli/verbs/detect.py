@@ -45,8 +45,8 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
     from finola.evaluation.detection import find_in, load_finder
     from finola.files import naming, output_paths, write_text
     from finola.heads.mask_rcnn import Segmenter
+    from finola.heads.visualisation import draw_objects
     from finola.image_io import named_photos, open_photo, photo_name, read_photo, save_photo
-    from finola.plotting.boxes import draw_objects
 
     if not 0 <= args.score <= 1:
         raise ValueError(f"--score is {args.score}; it lies between 0 and 1.")

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from finola.evaluation.latent.operations import draw, encode, mirror, mix, project, sample
+from finola.evaluation.latent.operations import contrast, correlation, draw, encode, mirror, mix, project, sample
 from finola.evaluation.latent.statistics import Statistics
 from finola.metrics import psnr
-from finola.plotting.latent import contrast, correlation
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder

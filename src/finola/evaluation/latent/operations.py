@@ -116,6 +116,20 @@ def neighbours(
     return best
 
 
+def correlation(first: Tensor, second: Tensor) -> Tensor:
+    """The cosine between images (N, 3, H, W) as vectors: (N,).
+
+    >>> round(float(correlation(torch.ones(1, 3, 2, 2), -torch.ones(1, 3, 2, 2))), 4)
+    -1.0
+    """
+    return torch.cosine_similarity(first.flatten(1), second.flatten(1))
+
+
+def contrast(images: Tensor) -> Tensor:
+    """The standard deviation over space of every image (N, 3, H, W), root mean square over colours: (N,)."""
+    return images.var((-2, -1), correction=0).mean(1).sqrt()
+
+
 def on_sphere(model: Autoencoder, q: Tensor) -> Tensor:
     """Any q (N, M, C) as one this model can grow: for a wave model, on its sphere; for any other, unchanged."""
     basis = _sphere(model)

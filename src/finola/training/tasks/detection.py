@@ -18,7 +18,7 @@ from finola.evaluation.detection import known
 from finola.heads.detection_model import Finder
 from finola.heads.detector import Detector, image_sizes
 from finola.heads.mask_rcnn import Segmenter
-from finola.plotting.boxes import draw_objects
+from finola.heads.visualisation import draw_objects
 from finola.training.config import Recipe
 from finola.training.data_module import Photos
 from finola.training.initial_weights import begin_head, encoder_of

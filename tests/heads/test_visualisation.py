@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from finola.heads.detections import Found
-from finola.plotting.boxes import colour_of, draw_objects
+from finola.heads.visualisation import colour_of, draw_objects
 
 
 def found(**options) -> Found:
