@@ -38,11 +38,11 @@ def test_folding_changes_the_arithmetic_and_not_the_picture(name: str) -> None:
 
 
 def test_a_compiled_model_keeps_the_fast_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
-    import finola.kernels.forward
+    import finola.propagation
 
     walked = []
-    grow = finola.kernels.forward.grow
-    monkeypatch.setattr(finola.kernels.forward, "grow", lambda *args: walked.append(args) or grow(*args))
+    grow = finola.propagation.grow_without_gradients
+    monkeypatch.setattr(finola.propagation, "grow_without_gradients", lambda *args: walked.append(args) or grow(*args))
     model = trained_looking("test_resnet/16x1@4:32")
     images = torch.rand(1, 3, 32, 32)
     with torch.inference_mode():
