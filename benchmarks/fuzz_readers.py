@@ -143,7 +143,7 @@ def run(tasks: Iterator[tuple[str, int]], tallies: dict[str, Tally], children: l
             if child.connection in ready:
                 try:
                     answer = child.connection.recv()
-                except EOFError:
+                except (EOFError, ConnectionError):
                     child.process.join()
                     answer = ("failed", f"ended the process with code {child.process.exitcode}", 0.0, 0.0)
                 if answer is None:  # the reader is loaded, and the case begins

@@ -202,9 +202,12 @@ def test_recipes_from_elsewhere_are_bounded_and_resolve_nothing(
         "about=" + "x" * 10_000,
         "x" * 5000 + "=1",
         "optimiser.groups.mine=3",
+        "loss.steps=[[80, 168], 168]",
+        "objects.short=[{}, 800]",
+        "optimiser.groups.mine.match=[null]",
         "trainer.max_time=" + "9" * 400 + "d",
     ],
-    ids=range(17),
+    ids=range(20),
 )
 def test_overrides_are_bounded_and_resolve_nothing(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINOLA_TOKEN", "hf-secret")

@@ -170,6 +170,10 @@ def _check_key(key: str, value: Any, where: str) -> None:
         raise InputError(f"{where} sets {shown(key)}, which no recipe has: {_nearest_key(key)}")
     if value is None and not _allows_none(wanted):
         raise InputError(f"{where} leaves {key} empty, but {_describe(wanted)} is wanted.")
+    # OmegaConf does not look at the type of lists and sections inside a list.
+    items = value if typing.get_origin(wanted) is list and isinstance(value, list) else []
+    if any(item is None or isinstance(item, list | dict) for item in items):
+        raise InputError(f"{where} sets {key} to {shown(value)}, but {_describe(wanted)} is wanted.")
     if dataclasses.is_dataclass(wanted) and not isinstance(value, dict):
         example = f"{key}.{next(iter(typing.get_type_hints(wanted)))}"
         got = f"{shown(value)} ({type(value).__name__})"
