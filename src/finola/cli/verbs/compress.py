@@ -13,7 +13,7 @@ from finola.config import DEFAULT_CODEC
 from finola.errors import InputError
 
 HELP = "compress photos to .finola files"
-ROWS = 256  # of a photo that are compared with the original at a time
+STRIP_PIXELS = 2**22  # compared at a time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +128,7 @@ def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str,
 
     from finola.codec.codec import compress, decompress
     from finola.files import write_bytes
-    from finola.image_io import open_photo, pixels, to_rgb
+    from finola.image_io import Regions, open_photo
     from finola.metrics import psnr_by_strips
 
     begin = time.perf_counter()
@@ -136,11 +136,11 @@ def compress_one(source: str, target: str, options: dict[str, Any]) -> dict[str,
     seconds = time.perf_counter() - begin
     write_bytes(Path(target), made.data)
     rebuilt = decompress(made.data, model=options["model"])
-    original = to_rgb(open_photo(source), source)
-    width, height = original.size
-    tops = range(0, height, ROWS)
-    strips = ((rebuilt[:, top : top + ROWS], original.crop((0, top, width, min(height, top + ROWS)))) for top in tops)
-    quality = psnr_by_strips((ours, pixels(theirs)) for ours, theirs in strips)
+    original = Regions(open_photo(source), source, srgb=True)
+    height, width = original.size
+    rows = max(1, STRIP_PIXELS // width)
+    strips = ((top, min(height, top + rows)) for top in range(0, height, rows))
+    quality = psnr_by_strips((rebuilt[:, top:end], original.read(top, end, 0, width)) for top, end in strips)
     row = {"photo": source, "file": target, "bytes": len(made.data), "bpp": round(made.bits_per_pixel, 5)}
     if options.get("bpp") is not None:
         row["bpp_reached"] = 8 * len(made.data) <= options["bpp"] * width * height
