@@ -114,8 +114,8 @@ def test_more_components_draw_a_nearer_picture():
 
 
 def test_statistics_beside_the_weights_are_taken(tmp_path, monkeypatch):
-    from finola import latent
     from finola.app import models
+    from finola.evaluation import latent
 
     statistics(MODEL)[0].save(tmp_path / "q.safetensors")
     monkeypatch.setattr(latent, "kept_with", lambda name: tmp_path / "q.safetensors")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from finola.training.config import Recipe as Recipe
-    from finola.training.export import export as export
     from finola.training.loading import list_recipes as list_recipes
     from finola.training.loading import load_recipe as load_recipe
+    from finola.training.model_export import export as export
     from finola.training.trainer import Outcome as Outcome
     from finola.training.trainer import train as train
 
 _HOMES = {
     "Outcome": "finola.training.trainer",
     "Recipe": "finola.training.config",
-    "export": "finola.training.export",
+    "export": "finola.training.model_export",
     "list_recipes": "finola.training.loading",
     "load_recipe": "finola.training.loading",
     "train": "finola.training.trainer",

@@ -138,7 +138,7 @@ def _train(
     if trainer.is_global_zero:
         _report_unreadable(photos, folder)
         if outcome.status == "finished":
-            from finola.training.export import export
+            from finola.training.model_export import export
 
             outcome.model = str(export(folder, export_to or folder / "model", half=half))
         _write_json(folder / SUMMARY, asdict(outcome))
