@@ -257,3 +257,8 @@ def test_bad_input_gets_one_sentence(change, sentence):
     } | change
     with pytest.raises(ValueError, match=sentence):
         propagate(**arguments)
+
+
+def test_a_square_map_and_the_centre_can_be_given_in_short() -> None:
+    q, coefficients = torch.randn(1, 1, 8), Coefficients(*torch.randn(4, 8, 8))
+    assert torch.equal(propagate(q, coefficients, 5, "centre"), propagate(q, coefficients, (5, 5), "center"))

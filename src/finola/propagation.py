@@ -64,7 +64,7 @@ class Coefficients(NamedTuple):
 def start_positions(start: str | Position | Sequence[Position], size: Position, paths: int) -> list[Position]:
     """Where each of the M paths starts: one (y, x) per path.
 
-    `start` is "center", a corner such as "top-left", "scatter", one cell (y, x), or one cell per path.
+    `start` is "center" (or "centre"), a corner such as "top-left", "scatter", one cell (y, x), or one cell per path.
 
     >>> start_positions("center", (16, 16), 2)
     [(8, 8), (8, 8)]
@@ -77,7 +77,7 @@ def start_positions(start: str | Position | Sequence[Position], size: Position, 
         ys = [int((i + 0.5) * height / rows) for i in range(rows)]
         xs = [int((j + 0.5) * width / columns) for j in range(columns)]
         return [(y, x) for y in ys for x in xs][:paths]
-    if start == "center":
+    if start in ("center", "centre"):
         return [(height // 2, width // 2)] * paths
     if isinstance(start, str):
         if start not in CORNERS:
@@ -106,7 +106,7 @@ def _grid(paths: int, size: Position) -> Position:
 def propagate(
     q: Tensor,
     coefficients: Step,
-    size: Position,
+    size: int | Position,
     start: str | Position | Sequence[Position] = "center",
     *,
     order: Order = "mean",
@@ -116,13 +116,15 @@ def propagate(
 
     Horizontal-first fills the start's row and then every column at once, vertical-first the other way round; the map
     is the mean of the two (Fig. 4), or with `order` one of them alone. `coefficients` are the four matrices, or any
-    transition called as `(z, direction) -> z_next`. `checkpointing` trades time for memory in training.
+    transition called as `(z, direction) -> z_next`. `size` is (height, width), or one number for a square map.
+    `checkpointing` trades time for memory in training.
 
     >>> q = torch.randn(2, 1, 16)
     >>> propagate(q, Coefficients(*torch.randn(4, 16, 16)), size=(5, 8)).shape
     torch.Size([2, 16, 5, 8])
     """
     check_initial_conditions(q, coefficients)
+    size = (size, size) if isinstance(size, int) else size
     height, width = size
     if height < 1 or width < 1:
         raise ValueError(f"a map of {height}x{width} positions cannot be grown: both sides are at least 1.")
