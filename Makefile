@@ -47,7 +47,7 @@ PROOFS_ON_DATA := wave_start.py "tile_borders.py kodak" "overfit_detection.py de
   "study.py --runs $(STUDY)" \
   "compare_detection.py random=$(STUDY)/random-0/probe masked-b=$(STUDY)/masked-b-0/pre-training/model"
 
-# ONLY names configurations and TESTS tests, as in make portability ONLY="avx2 order-1" TESTS=tests/wave.
+# ONLY names configurations and TESTS tests, as in make portability ONLY="avx2 threads-2" TESTS=tests/wave.
 portability: $(VENV)/.installed-test
 	@$(BIN)/python benchmarks/portability.py $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS))
 
