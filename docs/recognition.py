@@ -88,7 +88,7 @@ def bundled() -> str:
         f"images of 128 pixels, and a tran-1 head on the frozen encoder: {right} of {found['images']:,} val photos of "
         f"ten classes named right, {among_five} among the first five (`finola evaluate masked-b-w720 imagenette128 "
         "--split val`). It shows that everything works, from pre-training without labels to `finola classify`; it is "
-        "no good classifier yet ([how it was trained](../results/train-masked-b-w720/README.md)).\n"
+        "no good classifier yet (training: `results/train-masked-b-w720`).\n"
     )
 
 
