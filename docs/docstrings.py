@@ -1,7 +1,7 @@
 """Griffe extension for the API reference: docstrings as Markdown.
 
-Doctest examples become fenced code blocks, which Markdown would otherwise render as quotations, and `][` outside of code is
-escaped, which Markdown would otherwise read as a reference to another page.
+Doctest examples become fenced code blocks, which Markdown would otherwise render as quotations. The characters `][` are
+escaped outside of code, which Markdown would otherwise read as a reference to another page.
 """
 
 from __future__ import annotations
