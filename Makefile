@@ -2,6 +2,7 @@
 # make test   lint, types and tests
 # make prove  the slow proofs, one after the other; with FINOLA_DATA set, those on its photos too
 # make portability  the tests under other instruction sets, thread counts and orders: results/portability.json
+# make docs   build the documentation into site/; a broken link is an error
 # make wheel  build the wheel from the last commit, install it into an empty environment, rebuild and compress a photo
 # make lock   refresh constraints.txt
 # make clean  remove .venv and everything the other targets wrote
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo test prove portability wheel lock clean
+.PHONY: help demo test prove portability docs wheel lock clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -51,6 +52,12 @@ PROOFS_ON_DATA := wave_start.py "tile_borders.py kodak" "overfit_detection.py de
 portability: $(VENV)/.installed-test
 	@$(BIN)/python benchmarks/portability.py $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS))
 
+# The strict build checks links between pages, docs/links.py the images and all other files.
+docs: $(VENV)/.installed-docs
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python docs/links.py
+	@echo "Open site/index.html"
+
 # git archive takes what is committed and nothing else, so a file that git does not know cannot hide in the wheel.
 wheel: $(VENV)/.python
 	@set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; mkdir "$$work/source"; \
@@ -83,7 +90,7 @@ endef
 export PINS
 
 clean:
-	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build dist site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 define CHECK
 import sys
@@ -111,4 +118,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.python
 $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/.python
 	@echo "Installing finola, its libraries and its test tools into $(VENV); the first time takes minutes, mostly PyTorch"
 	@$(PIP) install -c constraints.txt -e '.[test]'
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/.python
+	@echo "Installing finola, its libraries and its documentation tools into $(VENV); the first time takes minutes, mostly PyTorch"
+	@$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $(VENV)/.installed $@

@@ -1,4 +1,4 @@
-"""Photographs the page for docs/app.md with scikit-image's photos: python docs/app.py, where chromium is installed."""
+"""Make the screenshots of docs/app.md with scikit-image's photos: python docs/app.py. Needs Chromium."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from playwright.sync_api import Page, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
 DESKTOP, PHONE = {"width": 1366, "height": 900}, {"width": 390, "height": 844}
-MOST = 200_000  # bytes of a picture
+MOST = 200_000  # bytes of a screenshot
 
 
 def main() -> None:
-    """Start the page, visit every tab of it, and keep what was seen."""
+    """Start the server and save a screenshot of every tab."""
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser_path is None:
         sys.exit("docs/app.py needs a browser: install chromium.")
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def look(page: Page, tab: str, until: str, name: str) -> None:
-    """One tab, once what it draws is there."""
+    """Open a tab, wait for the selector `until`, and save a screenshot."""
     page.get_by_role("tab", name=tab).click()
     page.wait_for_selector(until)
     page.mouse.move(0, 0)
@@ -57,7 +57,7 @@ def look(page: Page, tab: str, until: str, name: str) -> None:
 
 
 def shoot(page: Page, name: str, whole: bool = False) -> None:
-    """A WebP of the page as it stands, as fine as fits."""
+    """Save the page as WebP with the highest quality that fits into `MOST` bytes."""
     photo = Image.open(io.BytesIO(page.screenshot(full_page=whole)))
     for quality in (90, 80, 70, 60):
         stream = io.BytesIO()

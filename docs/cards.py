@@ -1,4 +1,4 @@
-"""Writes the card of every bundled model from results/, no figure typed: python docs/cards.py"""
+"""Generate the model card of every bundled model from results/: python docs/cards.py"""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from finola.wave.analysis import waves
 from finola.zoo import BUNDLED, bundled_classifiers, bundled_names, load, read_config
 
 RESULTS = Path(__file__).parent.parent / "results"
-WHAT = {
-    "tile64": "64×64 tiles, one vector q of 256 channels each, regrown to a 16×16 map; decoded across tiles.",
-    "tile64-512": "The same as `tile64` with 512 channels: sharper, twice the latents.",
-    "photo256": "A whole 256×256 photo from **one** vector of 1024 channels, regrown to a 16×16 map.",
+DESCRIPTIONS = {
+    "tile64": "64×64 tiles, one vector q of 256 channels each, propagated to a 16×16 map; decoded across tiles.",
+    "tile64-512": "`tile64` with 512 channels: higher quality with twice the latents.",
+    "photo256": "A whole 256×256 photo from **one** vector of 1024 channels, propagated to a 16×16 map.",
     "photo256-mf": "The paper's architecture: Mobile-Former W720, attention pooling, one vector of 1024 channels.",
-    "masked-b-w720": "Mobile-Former W720 pre-trained by masked FINOLA-B, and a tran-1 head for ten classes.",
+    "masked-b-w720": "Mobile-Former W720 pre-trained with masked FINOLA-B, and a tran-1 head for ten classes.",
 }
 DATA = {
-    "photos256": "the train part of `photos256` (4,866 photos at 256×256, three quarters ImageNet-like, else Pixabay)",
-    "imagenette128": "the train part of `imagenette128` (5,000 photos of ten ImageNet classes at 128×128)",
+    "photos256": "the train split of `photos256` (4,866 photos at 256×256, three quarters ImageNet-like, else Pixabay)",
+    "imagenette128": "the train split of `imagenette128` (5,000 photos of ten ImageNet classes at 128×128)",
 }
 TERMS = """## Licence
-The code is Apache-2.0. **The weights have a licence of their own: non-commercial research only**, as the photos that
-they were trained on (ImageNet-derived: non-commercial research, no redistribution; Pixabay: Pixabay Content License).
+The code is Apache-2.0. **The weights have a separate licence: non-commercial research only**, as the photos on which
+they were trained (ImageNet-derived: non-commercial research, no redistribution; Pixabay: Pixabay Content License).
 """
 
 
 def card(name: str) -> str:
-    """The card of one bundled model."""
+    """Return the model card of a bundled model as Markdown."""
     config = read_config(BUNDLED / name)
     run = RESULTS / f"train-{name}"
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
@@ -40,16 +40,16 @@ def card(name: str) -> str:
     size = (BUNDLED / name / "model.safetensors").stat().st_size / 1e6
     parts = [
         "---\nlibrary_name: finola\nlicense: other\nlicense_name: non-commercial-research\ntags: [finola]\n---",
-        f"# {name}\n\n{WHAT[name]}\n",
-        f"`{config.get('name', config.get('encoder'))}`, {size:.1f} MB, parameters in half precision but for a wave "
-        "encoder's analysis.\n",
+        f"# {name}\n\n{DESCRIPTIONS[name]}\n",
+        f"`{config.get('name', config.get('encoder'))}`, {size:.1f} MB, parameters in half precision except for the "
+        "analysis matrix of a wave encoder.\n",
         _use(name, config),
-        f"## Data\nTrained on {DATA[recipe['data']['path']]}. No test photo and no val split was trained on.\n",
+        f"## Data\nTrained on {DATA[recipe['data']['path']]}. No val or test photos were used for training.\n",
         f"## Training\n{_training(name, recipe, summary)}\n",
-        f"## Figures\n{_figures(name)}\n",
+        f"## Metrics\n{_metrics(name)}\n",
     ]
     if (BUNDLED / name / "speeds.jpg").exists():
-        parts.append("## Waves\n![The speeds of its waves in the complex plane](speeds.jpg)\n")
+        parts.append("## Waves\n![Wave speeds in the complex plane](speeds.jpg)\n")
     return "\n".join([*parts, TERMS])
 
 
@@ -65,17 +65,17 @@ def _training(name: str, recipe: dict[str, Any], summary: dict[str, Any]) -> str
     notes = RESULTS / f"train-{name}" / "README.md"
     text = (
         f"`finola train {recipe['name']}`: {summary['step']:,} steps of {recipe['data']['batch_size']} images in "
-        f"{hours:.2f} hours, on two CPU cores that other work shared. Seed {recipe['seed']}. "
-        f"The curve, the recipe and the files named below are in `results/train-{name}`."
+        f"{hours:.2f} hours, on two shared CPU cores. Seed {recipe['seed']}. "
+        f"The training curve, the recipe and the files named below are in `results/train-{name}`."
     )
     return text + ("\n\n" + notes.read_text().partition("\n\n")[2].strip("\n") if notes.exists() else "")
 
 
-def _figures(name: str) -> str:
+def _metrics(name: str) -> str:
     rows = []
     for file in sorted(RESULTS.glob(f"evaluate-{name}-*.json")):
         found = json.loads(file.read_text())
-        if found["model"] != name:  # tile64-512 is no figure of tile64
+        if found["model"] != name:  # the pattern of tile64 also matches tile64-512
             continue
         command = f"finola evaluate {name} {found['data']} --split {found['split']}"
         if "psnr" in found:
