@@ -169,25 +169,25 @@ def test_every_model_of_the_paper_is_a_name():
 
 
 @pytest.mark.parametrize(
-    ("run", "error", "sentence"),
+    ("run", "error", "values"),
     [
-        (lambda m: m(torch.rand(1, 3, 3, 40)), ValueError, "smaller than one cell"),
-        (lambda m: m(torch.rand(0, 3, 32, 32)), ValueError, "at least one"),
-        (lambda m: m(torch.rand(1, 1, 32, 32)), ValueError, r"\(N, 3, H, W\)"),
-        (lambda m: m.encode(torch.rand(1, 3, 64, 64)), ValueError, "images of 32, not 64"),
-        (lambda m: m.propagate(torch.rand(1, 2, 8)), ValueError, "q is 2 x 8 .* has 2 x 16"),
+        (lambda m: m(torch.rand(1, 3, 3, 40)), ValueError, "3x40.*4x4"),
+        (lambda m: m(torch.rand(0, 3, 32, 32)), ValueError, r"\(0, 3, 32, 32\)"),
+        (lambda m: m(torch.rand(1, 1, 32, 32)), ValueError, r"\(1, 1, 32, 32\)"),
+        (lambda m: m.encode(torch.rand(1, 3, 64, 64)), ValueError, "32.*64"),
+        (lambda m: m.propagate(torch.rand(1, 2, 8)), ValueError, "2 x 8.*2 x 16"),
         (lambda m: m.propagate(torch.full((1, 2, 16), torch.nan)), ValueError, "NaN"),
-        (lambda m: create("tile6"), ValueError, "not a model's name"),
-        (lambda m: create("mf-w721/16x1@8:32"), ValueError, "did you mean mf-w720"),
+        (lambda m: create("tile6"), ValueError, "'tile6'"),
+        (lambda m: create("mf-w721/16x1@8:32"), ValueError, "'mf-w721'.*mf-w720"),
         (lambda m: create("resnet1/16x1@8:32"), ValueError, "resnet"),
         (lambda m: create("mf-w720/16x1@8:32+at9x0"), ValueError, "outside the map"),
         (lambda m: create(TINY, init="wave"), ValueError, "init='wave'"),
-        (lambda m: load("nowhere"), FileNotFoundError, "no model 'nowhere' here"),
-        (lambda m: load(TINY), ValueError, "no trained weights"),
+        (lambda m: load("nowhere"), FileNotFoundError, "'nowhere'"),
+        (lambda m: load(TINY), ValueError, TINY),
     ],
 )
-def test_bad_input_gets_one_sentence(run, error, sentence):
-    with pytest.raises(error, match=sentence):
+def test_invalid_input_raises_with_its_value(run, error, values):
+    with pytest.raises(error, match=values):
         run(tiny())
 
 

@@ -1,4 +1,4 @@
-"""Any photo file reads as a viewer shows it, and what cannot be read is said in one sentence."""
+"""Image files are read upright and in sRGB; unreadable files raise a one-line error."""
 
 import io
 import os
@@ -76,7 +76,7 @@ def test_every_exif_rotation_shows_the_same_upright_photo(kind: str) -> None:
         assert torch.equal(pixels(to_rgb(to_rgb(open_photo(data)))), to_uint8(as_tensor(array)))
 
 
-def test_a_rotated_jpeg_tells_its_shown_size_undecoded() -> None:
+def test_shown_size_of_a_rotated_jpeg_does_not_decode_it() -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     data = encoded(Image.fromarray(colours(20, 30)), "JPEG", exif=exif)
@@ -85,7 +85,7 @@ def test_a_rotated_jpeg_tells_its_shown_size_undecoded() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF:UserWarning")
-def test_a_damaged_exif_block_does_not_lose_the_photo() -> None:
+def test_a_damaged_exif_block_is_ignored() -> None:
     data = encoded(Image.fromarray(colours()), "JPEG", exif=b"Exif\0\0MM\0*garbage")
     assert read_photo(data).shape == (3, 20, 30)
 
@@ -100,7 +100,7 @@ def test_grey_palette_and_one_bit_become_rgb() -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
-def test_transparency_lies_over_white(mode: str) -> None:
+def test_transparency_is_composited_over_white(mode: str) -> None:
     photo = Image.new(mode, (4, 2), (0, 0, 0, 0) if mode == "RGBA" else (0, 0))
     photo.putpixel((0, 0), (0, 0, 0, 255) if mode == "RGBA" else (0, 255))
     image = read_photo(encoded(photo, "PNG"))
@@ -141,14 +141,14 @@ def test_an_embedded_colour_profile_is_applied() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"not a photo", "PNG or JPEG"),
+        (b"not a photo", "not supported"),
         (b"", "PNG or JPEG"),
         (encoded(Image.fromarray(colours(64, 64)), "JPEG")[:-200], "truncated"),
         (encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), "floating-point"),
         (encoded(Image.fromarray(np.full((4, 4), 10**6, np.int32)), "TIFF"), "1000000"),
     ],
 )
-def test_an_unreadable_file_is_named_in_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_unreadable_files_raise_a_one_line_error_with_the_path(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "broken.jpg"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=reason) as error:
@@ -162,7 +162,7 @@ def test_an_unreadable_file_is_named_in_one_sentence(tmp_path: Path, content: by
 def test_missing_files_folders_and_wrong_skimage_names(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nothing\.png"):
         read_photo(tmp_path / "nothing.png")
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(ValueError, match=tmp_path.name):
         read_photo(tmp_path)
     with pytest.raises(ValueError, match=r"'nobody'.*astronaut, .*rocket"):
         read_photo("skimage:nobody")
@@ -189,8 +189,8 @@ def test_a_failed_save_leaves_the_old_photo(tmp_path: Path, monkeypatch: pytest.
     assert read_photo(path).max() == 0 and os.listdir(tmp_path) == ["a.png"]
 
 
-def test_save_says_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a\.gif'; end its name with one of \.png"):
+def test_save_photo_rejects_invalid_arguments(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.gif.*\.png"):
         save_photo(torch.zeros(3, 4, 4), tmp_path / "a.gif")
     with pytest.raises(ValueError, match=r"not \(1, 3, 4, 4\)"):
         save_photo(torch.zeros(1, 3, 4, 4), tmp_path / "a.png")
@@ -205,7 +205,7 @@ def test_to_uint8_rounds_clips_and_is_idempotent() -> None:
     assert torch.equal(to_uint8(every.float() / 255), every) and to_uint8(every) is every
 
 
-def test_find_photos_is_recursive_sorted_and_passes_over_other_files(tmp_path: Path) -> None:
+def test_find_photos_is_recursive_and_sorted_and_skips_other_files(tmp_path: Path) -> None:
     for name in ("b.jpg", "a/z.PNG", "a/notes.txt", ".hidden.jpg", ".cache/c.jpg", "c/phone.heic"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -224,7 +224,7 @@ def test_side_by_side_keeps_every_image_and_fills_with_white() -> None:
     assert row.shape == (3, 8, 14)
     assert torch.equal(row[:, :, :5], first) and torch.equal(row[:, :4, 8:], second / 255)
     assert (row[:, :, 5:8] == 1).all() and (row[:, 4:, 8:] == 1).all()
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="none"):
         side_by_side([])
 
 
@@ -247,7 +247,7 @@ def test_regions_are_the_parts_of_the_upright_photo(mode: str, turned: int) -> N
     assert torch.equal(torch.cat(parts, 1), whole[:, :, 1:4])
 
 
-def test_a_file_of_another_format_is_refused_whatever_its_suffix(tmp_path: Path) -> None:
+def test_unsupported_formats_are_rejected_whatever_the_suffix(tmp_path: Path) -> None:
     """An EPS would start Ghostscript; Pillow reads many formats that no camera writes."""
     photo = Image.new("RGB", (8, 8))
     for kind in ("EPS", "PCX", "TGA", "ICO", "PDF"):
@@ -270,7 +270,7 @@ def test_only_listed_formats_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried and all(formats is not None and set(formats) <= set(FORMATS) for formats in tried)
 
 
-def test_a_photo_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+def test_too_many_pixels_raise_before_decoding(tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     Image.new("1", (9000, 9000)).save(path)
     with pytest.raises(InputError, match="9000x9000"):

@@ -131,14 +131,14 @@ def test_places_are_anywhere_and_repeatable():
     assert len(one.unique(dim=0)) == 81
 
 
-def test_what_cannot_be_masked_is_said():
-    with pytest.raises(ValueError, match="variant 'c' is not known"):
+def test_unsupported_configurations_raise_with_their_values():
+    with pytest.raises(ValueError, match="'c'"):
         MaskedFinola("mf-w720/32x1@4:64+patch", "c")
-    with pytest.raises(ValueError, match="multiples of 32"):
+    with pytest.raises(ValueError, match=r"1/16.*32"):
         MaskedFinola("mf-w720/32x1@3:48+patch", "b")
-    with pytest.raises(ValueError, match="single path"):
+    with pytest.raises(ValueError, match="waves/64x1@8:64"):
         MaskedFinola("waves/64x1@8:64", "e")
-    with pytest.raises(ValueError, match="takes images of 64x64"):
+    with pytest.raises(ValueError, match="64x64"):
         MaskedFinola("mf-w720/32x1@4:64+patch")(torch.rand(1, 3, 96, 96), torch.tensor([[0, 0]]))
 
 

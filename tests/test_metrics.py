@@ -55,8 +55,8 @@ def test_a_flat_image_has_no_structure_to_lose():
     assert ms_ssim(flat, flat).item() == pytest.approx(1, abs=1e-4)
 
 
-def test_bad_input_gets_one_sentence():
-    with pytest.raises(ValueError, match="at least 176"):
+def test_invalid_sizes_raise_with_their_values():
+    with pytest.raises(ValueError, match=r"176.*64x64"):
         ms_ssim(torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 64))
-    with pytest.raises(ValueError, match="cannot be compared"):
+    with pytest.raises(ValueError, match=r"\(1, 3, 8, 8\).*\(1, 3, 8, 9\)"):
         psnr(torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 9))

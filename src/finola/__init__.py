@@ -1,4 +1,4 @@
-"""FINOLA: an image is one vector, and a first-order norm+linear recurrence regrows the whole picture from it.
+"""FINOLA: encode an image as one vector q and reconstruct it with a first-order norm+linear recurrence.
 
 >>> import finola
 >>> model = finola.create("waves/256x1@16:64")
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "Autoencoder": "finola.autoencoder",
     "Coefficients": "finola.propagation",
     "ModelConfig": "finola.config",
@@ -51,13 +51,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Public names load on first use, so that `import finola` and `finola --help` stay fast."""
-    if name not in _HOMES:
-        raise AttributeError(f"finola has no {name!r}; its public names are {', '.join(_HOMES)}.")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    """Import a public name on first access, so that `import finola` and `finola --help` stay fast."""
+    if name not in _MODULES:
+        raise AttributeError(f"Module finola has no attribute {name!r}; public names: {', '.join(_MODULES)}.")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_MODULES])

@@ -1,4 +1,4 @@
-"""The stations joined: photo → encoder → pool → q → propagate → z → decoder → photo."""
+"""FINOLA autoencoder: image → encoder → attention pooling → q → propagation → z → decoder → image."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from finola.decoders.conv_ae import ConvGrower
 from finola.decoders.waves import ConvRefinement, WaveDecoder
 from finola.encoders import build_encoder
 from finola.encoders.waves import WaveEncoder
+from finola.errors import InputError, UnknownNameError
 from finola.folding import fold_norms
 from finola.pooling import AttentionPool
 from finola.pretrained import Pretrained
@@ -24,10 +25,10 @@ from finola.wave.initialisation import initialise_waves
 
 
 class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]):
-    """A FINOLA model by name. Images are (N, 3, H, W) in [0, 1].
+    """FINOLA model built from its one-line name. Images are (N, 3, H, W) in [0, 1].
 
     `model.transition` may be replaced by any module called as `transition(z, direction) -> z_next` on tensors whose
-    last axis is C. Such a model is used and trained like any other, but its name no longer describes it, so
+    last axis is C. Such a model can be used and trained as usual, but its name no longer describes it, so
     `save_pretrained` raises InputError.
 
     >>> model = Autoencoder("mf-w720/64x1@8:64")
@@ -42,9 +43,9 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
     def __init__(self, name: str, init: str | None = None) -> None:
         super().__init__()
         if init not in (None, "random", "waves"):
-            raise ValueError(f"init={init!r} is not known: use waves, random, or leave it out.")
+            raise UnknownNameError(f"Unknown initialisation init={init!r}; use 'waves', 'random' or None.")
         self.config = config = ModelConfig.parse(name)
-        starts = start_positions(config.start, config.map_size, config.paths)  # one outside the map is said at once
+        starts = start_positions(config.start, config.map_size, config.paths)  # raises if outside the map
         self.checkpointing = False
         if config.transition == "conv-ae":
             self.grower = ConvGrower(config.channels, config.map_size)
@@ -64,34 +65,35 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
             initialise_waves(self)
 
     def _freeze_unused(self, transition: Transition, starts: list[tuple[int, int]]) -> None:
-        """From a corner, two directions are never walked: their parameters get no gradient and ask for none."""
+        """Freeze parameters of unused directions, such as left and up when starting at the top-left corner."""
         height, width = self.config.map_size
         rows, columns = [y for y, _ in starts], [x for _, x in starts]
-        walked = {"right": min(columns) < width - 1, "left": max(columns) > 0}
-        walked |= {"down": min(rows) < height - 1, "up": max(rows) > 0}
+        used = {"right": min(columns) < width - 1, "left": max(columns) > 0}
+        used |= {"down": min(rows) < height - 1, "up": max(rows) > 0}
         for direction in DIRECTIONS:
-            if not walked[direction]:
+            if not used[direction]:
                 for parameter in transition.parameters_of(direction):
                     parameter.requires_grad_(False)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images of the model's own size → q (N, M, C)."""
+        """Encode images of the model's image size to q (N, M, C)."""
         self._check_images(images)
         if tuple(images.shape[-2:]) != self.config.image_size:
-            raise ValueError(
-                f"{self.config} encodes images of {show_size(self.config.image_size)}, not "
-                f"{show_size((images.shape[-2], images.shape[-1]))}; model(images) takes any size, tile by tile."
+            raise InputError(
+                f"{self.config} encodes images of size {show_size(self.config.image_size)}, got "
+                f"{show_size((images.shape[-2], images.shape[-1]))}. Use model(images) for other sizes."
             )
         q: Tensor = self.pool(self.encoder(images))
         return q
 
     def propagate(self, q: Tensor, order: Order = "mean") -> Tensor:
-        """q (N, M, C) → z (N, C, H, W), with the position embedding where the model has one."""
+        """Propagate q (N, M, C) to z (N, C, H, W) and add the position embedding if the model has one."""
         config = self.config
         expected = (config.paths, config.channels)
         if q.ndim == 3 and tuple(q.shape[1:]) != expected:
-            raise ValueError(
-                f"q is {q.shape[1]} x {q.shape[2]} (paths x channels), but {config} has {expected[0]} x {expected[1]}."
+            raise InputError(
+                f"q has {q.shape[1]} x {q.shape[2]} (paths x channels), but {config} needs "
+                f"{expected[0]} x {expected[1]}."
             )
         if "transition" not in self._modules:  # Conv-AE
             grown: Tensor = self.grower(q)
@@ -103,16 +105,16 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         return z
 
     def decode(self, z: Tensor) -> Tensor:
-        """z (N, C, H, W), of one tile or of several joined, → images."""
+        """Decode z (N, C, H, W), the map of one tile or the joined maps of several, to images."""
         images: Tensor = self.decoder(z)
         return images
 
     def forward(self, images: Tensor, on_q: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Reconstruct images of any size of at least one cell.
+        """Reconstruct images of any size that is at least one cell.
 
-        A size that is not the model's own is cut into tiles, each with its own q; their maps are joined and decoded
-        across the tiles' borders. `on_q` is what happens to q on the way, such as rounding it. Without gradients a
-        photo of many tiles is handled in blocks, which bounds memory.
+        An image of another size than the model's is split into tiles, each with its own q; the maps of all tiles are
+        joined before decoding. `on_q` is applied to q before propagation, for example to quantise it. Without
+        gradients, images of many tiles are processed in blocks to bound memory.
         """
         self._check_images(images)
         height, width = images.shape[-2:]
@@ -127,7 +129,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         return self.decode(z) if whole else self.decode(join(z, grid))[..., :height, :width]
 
     def _forward_in_blocks(self, image: Tensor, on_q: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """`forward` of one image (3, H, W) of many tiles; a whole tile of its neighbours is decoded with each block."""
+        """Reconstruct one image (3, H, W) of many tiles in blocks, each decoded with one tile of context per side."""
         tile, map_size = self.config.image_size, self.config.map_size
         grid = grid_of((image.shape[1], image.shape[2]), tile)
         result = torch.empty_like(image)
@@ -150,23 +152,23 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
 
     def _check_images(self, images: Tensor) -> None:
         if images.ndim != 4 or images.shape[1] != 3 or images.shape[0] == 0:
-            raise ValueError(f"images have shape {tuple(images.shape)}; they are (N, 3, H, W) in [0, 1], at least one.")
+            raise InputError(f"Images have shape {tuple(images.shape)}; expected (N, 3, H, W) with N at least 1.")
         cell = self.config.cell
         if images.shape[-2] < cell[0] or images.shape[-1] < cell[1]:
-            raise ValueError(
-                f"an image of {images.shape[-2]}x{images.shape[-1]} pixels is smaller than one cell of {self.config}, "
-                f"which is {cell[0]}x{cell[1]}."
+            raise InputError(
+                f"Image size {images.shape[-2]}x{images.shape[-1]} is smaller than one cell of {self.config}, "
+                f"{cell[0]}x{cell[1]} pixels."
             )
         check_values(images)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute activations in the backward pass: less memory, more time."""
+        """Enable activation checkpointing, which recomputes activations in the backward pass to save memory."""
         self.checkpointing = enable
         if hasattr(self.encoder, "set_grad_checkpointing"):
             self.encoder.set_grad_checkpointing(enable)  # type: ignore[operator]
 
     def for_inference(self) -> Autoencoder:
-        """A copy that only reconstructs, faster: evaluation mode, batch norms folded, weights channels-last.
+        """Return a faster copy for inference: evaluation mode, batch norms folded, channels-last weights.
 
         >>> model = Autoencoder("mf-w720/64x1@8:64").eval()
         >>> images = torch.rand(1, 3, 64, 64)
@@ -176,12 +178,12 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         return fold_norms(self)
 
     def halves(self) -> tuple[nn.Module, nn.Module]:
-        """images → q, and q → images, as two modules that `torch.export` takes apart."""
+        """Return two modules, images → q and q → images, that `torch.export` can export separately."""
         return _Half(self, self.encode), _Half(self, lambda q: self.decode(self.propagate(q)))
 
 
 def wave_decoder(config: ModelConfig) -> WaveDecoder:
-    """The read-out of a `waves…` name, refined where the name asks for it."""
+    """Build the decoder of a `waves…` model, with convolutional refinement if the name includes it."""
     refined = "+" in config.encoder
     return WaveDecoder(config, ConvRefinement(config.channels, config.cell) if refined else None)
 
@@ -197,18 +199,18 @@ class _Half(nn.Module):
 
 
 def position_embedding(channels: int, size: tuple[int, int]) -> Tensor:
-    """Fixed sines and cosines of y (first half of the channels) and x (second half): (C, H, W), any C and size.
+    """Fixed sinusoidal position embedding (C, H, W): the first half of the channels encodes y, the second half x.
 
     >>> position_embedding(6, (4, 5)).shape
     torch.Size([6, 4, 5])
     """
     half = channels - channels // 2
-    rows = _waves_of(torch.arange(size[0]), half)[:, :, None].expand(-1, -1, size[1])
-    columns = _waves_of(torch.arange(size[1]), half)[:, None, :].expand(-1, size[0], -1)
+    rows = _sinusoids(torch.arange(size[0]), half)[:, :, None].expand(-1, -1, size[1])
+    columns = _sinusoids(torch.arange(size[1]), half)[:, None, :].expand(-1, size[0], -1)
     return torch.cat([rows, columns[: channels // 2]])
 
 
-def _waves_of(position: Tensor, channels: int) -> Tensor:
-    rate = 10_000 ** (-torch.arange(0, channels, 2) / max(channels, 1))
-    angle = rate[:, None] * position[None, :]  # (ceil(channels / 2), L)
+def _sinusoids(position: Tensor, channels: int) -> Tensor:
+    frequency = 10_000 ** (-torch.arange(0, channels, 2) / max(channels, 1))
+    angle = frequency[:, None] * position[None, :]  # (ceil(channels / 2), L)
     return torch.cat([angle.sin(), angle.cos()])[:channels]

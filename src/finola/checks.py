@@ -1,4 +1,4 @@
-"""Checks of image tensors that every model makes before it computes."""
+"""Validation of image tensors, used by all models."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from torch import Tensor
 
 from finola.errors import InputError
 
-LARGEST = 8.0  # no pixel in [0, 1] exceeds it after noise or standardisation; most 8-bit photos do
+LARGEST = 8.0  # pixels in [0, 1] stay below it after noise or standardisation; most 8-bit images exceed it
 
 
 def check_values(images: Tensor) -> None:
-    """Raise InputError for images that are not floating point, or whose values are those of 8-bit photos.
+    """Raise InputError if images are not floating point or have values in [0, 255] instead of [0, 1].
 
-    Pixels are in [0, 1]. Values up to `LARGEST` = 8 pass, so that noise and standardisation are possible. While a
-    graph is traced, compiled or captured, and on the meta device, only the dtype is checked.
+    Values up to `LARGEST` = 8 are accepted to allow for noise and standardisation. Only the dtype is checked on the
+    meta device and while a graph is traced, compiled or captured.
     """
     if not images.is_floating_point():
         dtype = str(images.dtype).removeprefix("torch.")
-        raise InputError(f"The images have dtype {dtype}; models take pixels in [0, 1]: use images.float() / 255.")
+        raise InputError(f"Images have dtype {dtype}, but models need floats in [0, 1]. Use images.float() / 255.")
     if not _has_values(images):
         return
     largest = float(images.detach().amax())
     if largest > LARGEST:
-        raise InputError(f"The largest pixel is {largest:g}; models take pixels in [0, 1]: divide 8-bit images by 255.")
+        raise InputError(
+            f"The largest pixel is {largest:g}, but models need pixels in [0, 1]. Divide 8-bit images by 255."
+        )
 
 
 def _has_values(images: Tensor) -> bool:
-    """Whether the values can be read now: not in a traced graph, on the meta device or in a captured CUDA graph."""
+    """Whether values can be read: not while tracing, on the meta device or during CUDA graph capture."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     if traced or images.is_meta or images.numel() == 0:
         return False

@@ -1,4 +1,4 @@
-"""A model's configuration, and the one-line name that parses into it and prints back.
+"""Model configuration and its one-line name.
 
 ENCODER/CxM@MAP[:IMAGE][+option …]        mf-w2880/1024x4@64+scatter    waves+conv/256x1@16:64
 """
@@ -10,20 +10,22 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from finola.errors import InputError, UnknownNameError
+
 Size = tuple[int, int]
 
 DEFAULT_MODEL = "tile64"
 DEFAULT_CODEC = "tile64-512"
-DEFAULT_WHOLE = "photo256"  # one vector for a whole photo
+DEFAULT_WHOLE = "photo256"  # encodes a whole image as one vector
 DEFAULT_CLASSIFIER = "masked-b-w720"
-"""What the verbs take where no model is named."""
+"""Default models of the commands."""
 
 HEADS = {
     "classify": ("lin", "tran-1", "tran-4"),
     "detect": ("mf-dec-522", "mf-dec-211"),
     "segment": ("mask-rcnn",),
 }
-"""What stands on an encoder, by task."""
+"""Names of the heads of each task."""
 
 MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")
 STARTS = {
@@ -48,7 +50,7 @@ _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
 
 
 def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
-    """The known words nearest to `word`, as the end of a sentence.
+    """Suggest the known names closest to `word`, as the last clause of an error message.
 
     >>> nearest("scater", ["scatter", "unit"])
     'did you mean scatter?'
@@ -60,7 +62,7 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What an `Autoencoder` is made of. `str(config)` is its name, `ModelConfig.parse(name)` the way back.
+    """Configuration of an `Autoencoder`. `str(config)` is its name; `ModelConfig.parse(name)` is the inverse.
 
     >>> ModelConfig.parse("mf-w720/512x1@16+corner").start
     'top-left'
@@ -76,7 +78,7 @@ class ModelConfig:
     start: str | Size = "center"  # center, scatter, a corner, or one cell (y, x)
     transition: str = "norm-linear"
     speeds: str = "complex"  # complex (free A, B), real (P·diag), unit (one P)
-    position: bool = False  # a position embedding before the decoder; unit speeds always have it
+    position: bool = False  # add a position embedding before the decoder; always added with unit speeds
     decoder: str = (
         "upsample"  # upsample, patch (linear), refined (linear + convolutions), tranK (K transformer blocks + linear)
     )
@@ -84,37 +86,37 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for field in ("map_size", "image_size", "start"):
             value = getattr(self, field)
-            if isinstance(value, list):  # JSON and YAML know no tuples
+            if isinstance(value, list):  # JSON and YAML have no tuples
                 object.__setattr__(self, field, tuple(value))
         if min(self.channels, self.paths, *self.map_size, *self.image_size) < 1:
-            raise ValueError(f"model name {self}: channels, paths, map and image sizes are at least 1")
+            raise InputError(f"Model name {self}: channels, paths, map size and image size must be at least 1.")
         if self.image_size[0] % self.map_size[0] or self.image_size[1] % self.map_size[1]:
-            raise ValueError(
-                f"model name {self}: a map of {show_size(self.map_size)} does not divide an image of "
-                f"{show_size(self.image_size)}; every side of the image is a multiple of the map's."
+            raise InputError(
+                f"Model name {self}: map size {show_size(self.map_size)} does not divide image size "
+                f"{show_size(self.image_size)}. Each side of the image must be a multiple of that of the map."
             )
         if self.speeds != "complex" and self.transition != "norm-linear":
-            raise ValueError(f"model name {self}: {self.speeds} speeds belong to norm+linear, not to {self.transition}")
+            raise InputError(f"Model name {self}: {self.speeds} speeds need norm+linear, got {self.transition}.")
         if self.transition == "conv-ae" and self.paths != 4:
-            raise ValueError(f"model name {self}: Conv-AE pools to a 2x2 grid, so it has 4 vectors, not {self.paths}")
+            raise InputError(f"Model name {self}: Conv-AE pools to a 2x2 grid and needs 4 paths, got {self.paths}.")
         if self.transition == "conv-ae" and self.decoder == "refined":
-            raise ValueError(f"model name {self}: Conv-AE grows a map of its own; leave out +refined")
+            raise InputError(f"Model name {self}: Conv-AE has no wave decoder to refine. Remove +refined.")
         if self.is_waves and (self.transition, self.speeds) != ("norm-linear", "complex"):
-            raise ValueError(
-                f"model name {self}: a wave start needs norm+linear with free A and B; "
-                f"{self.speeds} speeds with {self.transition} cannot rotate channel pairs."
+            raise InputError(
+                f"Model name {self}: wave initialisation needs norm+linear with unconstrained A and B, "
+                f"got {self.speeds} speeds with {self.transition}."
             )
         if self.is_waves and self.decoder != "upsample":
-            raise ValueError(f"model name {self}: a wave model has its own read-out, leave out +{self.decoder}")
+            raise InputError(f"Model name {self}: a wave model has a fixed decoder. Remove +{self.decoder}.")
 
     @property
     def cell(self) -> Size:
-        """Pixels per position of the map, (height, width)."""
+        """Size in pixels of one position of the map, (height, width)."""
         return self.image_size[0] // self.map_size[0], self.image_size[1] // self.map_size[1]
 
     @property
     def is_waves(self) -> bool:
-        """Whether q comes from least squares on plane waves."""
+        """Whether the encoder computes q by least squares on plane waves."""
         return self.encoder.split("+")[0] == "waves"
 
     @property
@@ -139,18 +141,18 @@ class ModelConfig:
 
     @classmethod
     def parse(cls, name: str) -> ModelConfig:
-        """Read a one-line name; a wrong one is a `ValueError` that says which word and what is near it."""
+        """Parse a one-line name. An invalid name raises InputError with the invalid part and close alternatives."""
         match = _NAME.fullmatch(name.strip())
         if not match:
-            raise ValueError(
-                f"{name!r} is not a model name; one looks like mf-w2880/1024x4@64 "
-                "(encoder / channels x paths @ map, then :image and +options)."
+            raise InputError(
+                f"{name!r} is not a model name; an example is mf-w2880/1024x4@64 "
+                "(encoder / channels x paths @ map size, then :image size and +options)."
             )
         encoder = match["encoder"]
         if encoder.startswith("mf-") and encoder not in MOBILE_FORMERS:
-            raise ValueError(f"unknown encoder {encoder!r} in {name!r}: {nearest(encoder, MOBILE_FORMERS)}")
+            raise UnknownNameError(f"Unknown encoder {encoder!r} in {name!r}: {nearest(encoder, MOBILE_FORMERS)}")
         sizes, *options = match["rest"].split("+")
-        if options and ":" in options[-1] and ":" not in sizes:  # …@16+corner:64 is read like …@16:64+corner
+        if options and ":" in options[-1] and ":" not in sizes:  # …@16+corner:64 is parsed like …@16:64+corner
             options[-1], image = options[-1].split(":", 1)
             sizes += f":{image}"
         map_text, _, image_text = sizes.partition(":")
@@ -158,7 +160,7 @@ class ModelConfig:
         for option in options:
             for key, value in _read_option(option, name).items():
                 if key in settings:
-                    raise ValueError(f"{name!r} says {key} twice.")
+                    raise InputError(f"Model name {name!r} sets {key} twice.")
                 settings[key] = value
         return cls(
             encoder,
@@ -171,14 +173,14 @@ class ModelConfig:
 
 
 def show_size(size: Size) -> str:
-    """16 for a square, 16x24 (height x width) otherwise."""
+    """Format a size: `16` if square, otherwise `16x24` (height x width)."""
     return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
 
 
 def _read_size(text: str, name: str) -> Size:
     match = _SIZE.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} in {name!r} is not a size; sizes look like 64 or 48x64 (height x width).")
+        raise InputError(f"{text!r} in {name!r} is not a size; examples are 64 and 48x64 (height x width).")
     return int(match[1]), int(match[2] or match[1])
 
 
@@ -195,4 +197,4 @@ def _read_option(option: str, name: str) -> dict[str, object]:
         return {"position": True}
     if option in ("patch", "refined") or re.fullmatch(r"tran[1-9]\d*", option):
         return {"decoder": option}
-    raise ValueError(f"unknown option +{option} in {name!r}: {nearest(option, OPTIONS)}")
+    raise UnknownNameError(f"Unknown option +{option} in {name!r}: {nearest(option, OPTIONS)}")

@@ -1,4 +1,4 @@
-"""Exceptions for faults that a user can cause. The command line prints one line and exits with code 2.
+"""Exceptions for errors that a user can cause. The command line prints one line and exits with code 2.
 
 Each class also derives from the built-in exception that callers would expect, so `except ValueError` keeps working.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class FinolaError(Exception):
-    """Base class of every exception that this package raises on purpose."""
+    """Base class of all exceptions of this package."""
 
 
 class InputError(FinolaError, ValueError):

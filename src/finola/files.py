@@ -1,4 +1,4 @@
-"""Output files: what may be overwritten, and atomic writes. Also the cache folder and the digest of weights."""
+"""Overwrite checks and atomic writes of output files, the cache folder, and the digest of model weights."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     with replacing(path) as beside:
         try:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata)
-        except SafetensorError as error:  # what it raises where the disk is full, too
+        except SafetensorError as error:  # also raised when the disk is full
             raise OSError(f"{path} cannot be written: {error}.") from error
         share(beside)
 
 
 def share(path: Path) -> None:
-    """Give a file the permissions of any new one: safetensors leaves it to its owner alone."""
+    """Set default file permissions; safetensors creates files readable only by their owner."""
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
@@ -141,12 +141,12 @@ def check_folder(path: Path) -> Path:
     """Return the path with `~` expanded; raise `MissingFileError` if its folder does not exist."""
     path = path.expanduser()
     if not path.parent.is_dir():
-        raise MissingFileError(f"there is no folder {path.parent} to write {path.name} into: create it first.")
+        raise MissingFileError(f"Cannot write {path.name}: there is no folder {path.parent}. Create it first.")
     return path
 
 
 def digest_of_weights(model: nn.Module) -> str:
-    """Twelve hexadecimal digits that change with any weight, buffer or name of a model."""
+    """First twelve hexadecimal digits of the SHA-256 digest of the names and values of all weights and buffers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
@@ -155,7 +155,7 @@ def digest_of_weights(model: nn.Module) -> str:
 
 
 def cache_folder(*parts: str) -> Path:
-    """A folder for what can be computed again: below XDG_CACHE_HOME, or .cache in the home folder."""
+    """Create and return a cache folder below XDG_CACHE_HOME, or below ~/.cache if it is not set."""
     home = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(home).expanduser() if home else Path.home() / ".cache").joinpath("finola", *parts)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A model for inference: batch norms folded into the convolutions before them, weights channels-last."""
+"""Optimise a model for inference by folding batch norms into the preceding convolutions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TypeVar
 
 import torch
 from torch import nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval  # PyTorch's own, so that its arithmetic is nobody's question
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def fold_norms(module: Module) -> Module:
-    """A copy in evaluation mode in which every convolution followed by a batch norm is one convolution.
+    """Return a copy in evaluation mode with each batch norm folded into its convolution and channels-last weights.
 
-    It computes the same with fewer passes over memory. It can no longer be trained or saved as the model it came from:
-    keep that one.
+    The output is the same up to rounding. The copy cannot be trained, or saved under the name of the original model.
 
     >>> net = nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)), nn.ReLU())
     >>> folded = fold_norms(net)

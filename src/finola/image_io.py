@@ -1,4 +1,4 @@
-"""Photo files in and out: any common file as the tensor a viewer would show, and tensors as files."""
+"""Read image files as RGB tensors, with orientation and colour profile applied, and write tensors as image files."""
 
 import io
 import os
@@ -14,22 +14,22 @@ from PIL import Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from finola.errors import CorruptFileError, InputError, MissingFileError
+from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
 
 _COMMON = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".gif", ".bmp", ".tif", ".tiff")
 READ = (*_COMMON, ".jp2", ".j2k", ".ppm", ".pgm", ".pnm")
-"""Suffixes that `find_photos` takes for photos; one that Pillow cannot decode is reported, not passed over."""
+"""Suffixes of image files for `find_photos`; files that Pillow cannot decode are reported, not skipped."""
 
 WRITE = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "HEIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
-"""Pillow's decoders that photos are opened with, whatever their suffix. EPS, which starts Ghostscript, is not one."""
+"""Pillow decoders used to open files, whatever their suffix. EPS is excluded because it starts Ghostscript."""
 
 MAX_FLOAT_PIXELS = 2**26
-"""Of a photo that is read at once as float32, which takes 12 bytes a pixel."""
+"""Largest image that `read_photo` decodes to float32, which takes 12 bytes per pixel."""
 
 _ORIENTATION = 0x0112
-_TURNS = {
+_TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -42,10 +42,10 @@ _SKIMAGE = "skimage:"
 
 
 def read_photo(source: str | Path | bytes) -> Tensor:
-    """The photo in a file, in bytes or in scikit-image, as (3, H, W) float32 in [0, 1], as a viewer would show it.
+    """Read an image from a file, bytes or scikit-image as (3, H, W) float32 in [0, 1].
 
-    The camera's rotation and an embedded colour profile are applied, transparency lies over white, and grey, palette,
-    16-bit and CMYK files become RGB.
+    EXIF orientation and an embedded colour profile are applied, transparent pixels are composited over white, and
+    greyscale, palette, 16-bit and CMYK images are converted to RGB.
 
     >>> read_photo("skimage:astronaut").shape
     torch.Size([3, 512, 512])
@@ -54,8 +54,8 @@ def read_photo(source: str | Path | bytes) -> Tensor:
     width, height = photo.size
     if width * height > MAX_FLOAT_PIXELS:
         raise InputError(
-            f"{photo_name(source)} has {width}x{height} pixels, {width * height / 1e6:.0f} million; at most "
-            f"{MAX_FLOAT_PIXELS / 1e6:.0f} million are read at once. Scale it down, or use finola compress."
+            f"{photo_name(source)} has {width}x{height} pixels, {width * height / 1e6:.0f} million; the maximum is "
+            f"{MAX_FLOAT_PIXELS / 1e6:.0f} million. Downscale it, or use finola compress."
         )
     regions = Regions(photo, photo_name(source), srgb=True)
     image = torch.empty(3, *regions.size)
@@ -67,33 +67,33 @@ def read_photo(source: str | Path | bytes) -> Tensor:
 
 
 def open_photo(source: str | Path | bytes, name: str | None = None) -> Image.Image:
-    """The photo with its header read and its pixels not yet decoded, so that a JPEG can still be drafted smaller."""
+    """Open an image without decoding its pixels, so that `Image.draft` can still reduce the size of a JPEG."""
     name = name or photo_name(source)
     if isinstance(source, str) and source.startswith(_SKIMAGE):
         source = _skimage_photo(source.removeprefix(_SKIMAGE))
     if not isinstance(source, bytes):
         path = Path(source).expanduser()
         if path.is_dir():
-            raise InputError(f"{name} is a folder; a photo's file is needed here.")
+            raise InputError(f"{name} is a folder. Name an image file.")
         if not path.exists():
-            raise MissingFileError(f"There is no photo at {name}; check the path.")
+            raise MissingFileError(f"There is no photo at {name}. Check the path.")
         source = path.read_bytes()
     with _reading(name):
         return decode_header(source)
 
 
 def decode_header(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
-    """Open image bytes with these decoders of Pillow only; one that is not installed is passed over."""
+    """Open image bytes with the given Pillow decoders only; decoders that are not installed are skipped."""
     if any(name not in Image.OPEN for name in formats):
         Image.init()
     return Image.open(io.BytesIO(data), formats=[name for name in formats if name in Image.OPEN])
 
 
 class Regions:
-    """The RGB pixels of an opened photo, converted rectangle by rectangle: the whole is held as its file stores it.
+    """RGB pixels of an opened image, converted region by region. The whole image stays in its stored mode.
 
-    A one-bit PNG thus takes one byte a pixel and not ten. With `srgb` an embedded colour profile is applied; otherwise
-    `profile` holds it, as in `to_own_rgb`.
+    This bounds memory: a one-bit PNG takes one byte per pixel instead of ten. With `srgb` an embedded colour profile is
+    applied; otherwise it is available as `profile`, as in `to_own_rgb`.
     """
 
     def __init__(self, photo: Image.Image, name: str = "the photo", *, srgb: bool = False) -> None:
@@ -107,19 +107,19 @@ class Regions:
             self.profile = None if srgb else _own_rgb(first)[1]
 
     def read(self, top: int, bottom: int, left: int, right: int) -> Tensor:
-        """uint8 (3, bottom − top, right − left) of the upright photo."""
+        """Region of the upright image as uint8 (3, bottom − top, right − left)."""
         with _reading(self._name):
             part = self._photo.crop(_stored_box((left, top, right, bottom), self._photo.size, self._orientation))
-            turn = _TURNS.get(self._orientation)
+            turn = _TRANSPOSES.get(self._orientation)
             rgb, profile = _own_rgb(part if turn is None else part.transpose(turn))
             return pixels(_to_srgb(rgb, profile) if self._srgb and profile else rgb)
 
 
 def _stored_box(box: tuple[int, int, int, int], size: tuple[int, int], turned: int) -> tuple[int, int, int, int]:
-    """Where a box (left, top, right, bottom) of the upright photo lies in the stored one of `size` (width, height)."""
+    """Map a box (left, top, right, bottom) of the upright image to the stored image of `size` (width, height)."""
     left, top, right, bottom = box
     width, height = size
-    if turned >= 5:  # rows and columns are exchanged
+    if turned >= 5:  # rows and columns are swapped
         left, top, right, bottom = top, left, bottom, right
     if turned in (2, 3, 7, 8):
         left, right = width - right, width - left
@@ -129,23 +129,23 @@ def _stored_box(box: tuple[int, int, int, int], size: tuple[int, int], turned: i
 
 
 def to_rgb(photo: Image.Image, name: str = "the photo") -> Image.Image:
-    """Decode an opened photo to upright 8-bit RGB in sRGB; `name` stands in the sentence when it cannot be decoded."""
+    """Decode an opened image to upright 8-bit sRGB; `name` is used in error messages."""
     rgb, profile = to_own_rgb(photo, name)
     return _to_srgb(rgb, profile) if profile else rgb
 
 
 def to_own_rgb(photo: Image.Image, name: str = "the photo") -> tuple[Image.Image, bytes | None]:
-    """The same in the photo's own RGB, with its profile; in sRGB, with none, where it has no other RGB profile."""
+    """Decode an opened image to upright 8-bit RGB in its own colour space; also return its profile, None for sRGB."""
     with _reading(name):
         photo.load()
         return _own_rgb(_upright(photo))
 
 
 def _own_rgb(photo: Image.Image) -> tuple[Image.Image, bytes | None]:
-    """Any mode of Pillow as RGB, and the RGB profile that its values are to be read with."""
+    """Convert an image of any Pillow mode to RGB; also return the RGB profile of its values, None for sRGB."""
     profile = photo.info.get("icc_profile")
     if photo.mode == "F":
-        raise InputError("its pixels are floating-point numbers of unknown range; save it with 8 or 16 bits")
+        raise InputError("floating-point pixels have no defined range; save it with 8 or 16 bits per channel")
     if photo.mode == "I" or photo.mode.startswith("I;16"):
         photo = _from_16_bits(photo)
     if photo.has_transparency_data:
@@ -158,12 +158,12 @@ def _own_rgb(photo: Image.Image) -> tuple[Image.Image, bytes | None]:
     if profile and photo.mode != "RGB":
         photo, profile = _to_srgb(photo, profile), None
     rgb = photo if photo.mode == "RGB" else photo.convert("RGB")
-    rgb.info = {}  # what is applied must not be applied again
+    rgb.info = {}  # profile and transparency must not be applied twice
     return rgb, profile
 
 
 def to_srgb(image: Tensor, profile: bytes) -> Tensor:
-    """uint8 (3, H, W) in the colours of an ICC profile → in sRGB; unchanged where the profile is of no use."""
+    """Convert uint8 (3, H, W) from an ICC profile to sRGB; unchanged if the profile is sRGB or unusable."""
     return pixels(_to_srgb(to_pillow(image), profile))
 
 
@@ -173,31 +173,31 @@ def _to_srgb(photo: Image.Image, profile: bytes) -> Image.Image:
 
 
 def shown_size(photo: Image.Image, name: str = "the photo") -> tuple[int, int]:
-    """(height, width) of an opened photo once its rotation is applied; a JPEG is not decoded for it."""
+    """Size (height, width) of an opened image after applying its orientation; a JPEG is not decoded."""
     with _reading(name):
         if not isinstance(photo, JpegImageFile):
-            photo.load()  # other kinds may keep the rotation behind the pixels
+            photo.load()  # other formats may store the orientation after the pixels
         width, height = photo.size
         return (width, height) if orientation(photo) in (5, 6, 7, 8) else (height, width)
 
 
 def photo_name(source: str | Path | bytes) -> str:
-    """What to call a source in a sentence."""
+    """Name of an image source for messages."""
     return f"the photo given as {len(source)} bytes" if isinstance(source, bytes) else str(source)
 
 
 def pixels(photo: Image.Image) -> Tensor:
-    """An RGB image as a uint8 tensor (3, H, W)."""
+    """Convert an RGB image to a uint8 tensor (3, H, W)."""
     return torch.from_numpy(np.array(photo)).permute(2, 0, 1).contiguous()
 
 
 def to_pillow(image: Tensor) -> Image.Image:
-    """The inverse of `pixels`, for (3, H, W) uint8 or float in [0, 1]."""
+    """Convert (3, H, W), uint8 or float in [0, 1], to a Pillow image; the inverse of `pixels`."""
     return Image.fromarray(to_uint8(image).permute(1, 2, 0).cpu().contiguous().numpy())
 
 
 def to_uint8(image: Tensor) -> Tensor:
-    """Values in [0, 1] rounded to 0 … 255; what lies outside is clipped, and uint8 passes unchanged.
+    """Scale [0, 1] to 0 … 255, round and clip; uint8 input is returned unchanged.
 
     >>> to_uint8(torch.tensor([-0.1, 0.5, 2.0])).tolist()
     [0, 128, 255]
@@ -216,18 +216,18 @@ def save_photo(
     icc: bytes | None = None,
     exif: bytes | None = None,
 ) -> Path:
-    """Write (3, H, W), float in [0, 1] or uint8, as PNG, JPEG or WebP by the suffix; `quality` is for the lossy two.
+    """Write (3, H, W), float in [0, 1] or uint8, as PNG, JPEG or WebP by suffix; `quality` applies to JPEG and WebP.
 
-    `grey` keeps one channel; `icc` and `exif` go into the file as they are. The file is written beside its target and
-    renamed, so a crash leaves the old photo or the new one.
+    `grey` writes one channel; `icc` and `exif` are embedded unchanged. The file is written atomically: after a crash
+    the target is either the old or the new image.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in WRITE:
         raise InputError(f"Cannot write a photo as {str(path)!r}; end its name with one of {', '.join(WRITE)}.")
     if image.dim() != 3 or image.shape[0] != 3:
-        raise InputError(f"A photo to save has shape (3, height, width), not {tuple(image.shape)}.")
+        raise InputError(f"An image to save must have shape (3, height, width), not {tuple(image.shape)}.")
     if not path.parent.is_dir():
-        raise MissingFileError(f"There is no folder {path.parent} to write {path.name} into; create it first.")
+        raise MissingFileError(f"Cannot write {path.name}: there is no folder {path.parent}. Create it first.")
     photo = to_pillow(image)
     photo = photo.convert("L") if grey else photo
     blocks = {name: block for name, block in (("icc_profile", icc), ("exif", exif)) if block}
@@ -241,20 +241,20 @@ def save_photo(
 
 
 def find_photos(path: str | Path) -> list[Path]:
-    """Every photo under a folder and its subfolders, sorted by path; a file is returned as it is.
+    """Find all image files (suffixes `READ`) below a folder, sorted by path; a file is returned as the only entry.
 
-    Names that begin with a dot are left out, links to folders are followed once, and the suffix decides (`READ`).
+    Names that start with a dot are skipped, and each linked folder is visited once.
     """
     path = Path(path).expanduser()
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise MissingFileError(f"There is no file or folder at {path}; check the path.")
+        raise MissingFileError(f"There is no file or folder at {path}. Check the path.")
     return [path / name for name in photos_below(path)]
 
 
 def named_photos(given: str) -> list[str | Path]:
-    """What a word of the command line stands for: a photo of scikit-image, a file, or every photo of a folder.
+    """Resolve a command-line argument: an image of scikit-image, a file, or all images below a folder.
 
     >>> named_photos("skimage:astronaut")
     ['skimage:astronaut']
@@ -263,12 +263,12 @@ def named_photos(given: str) -> list[str | Path]:
         return [given]
     found = find_photos(given)
     if not found:
-        raise MissingFileError(f"there is no photo in {given}; name files, or a folder that holds some.")
+        raise MissingFileError(f"There is no photo in {given}. Name image files or a folder that contains some.")
     return list(found)
 
 
 def photos_below(folder: Path) -> list[str]:
-    """What `find_photos` finds, as text relative to the folder: a million paths in seconds."""
+    """Paths found by `find_photos`, as strings relative to the folder, which is faster for millions of files."""
     found: list[str] = []
     seen: set[str] = set()
     for place, subfolders, names in os.walk(folder, followlinks=True):
@@ -284,12 +284,12 @@ def photos_below(folder: Path) -> list[str]:
 
 
 def is_photo(name: str) -> bool:
-    """Whether a file's name looks like a photo's."""
+    """Whether a file name has an image suffix and is not hidden."""
     return not name.startswith(".") and name.lower().endswith(READ)
 
 
 def side_by_side(images: Sequence[Tensor], gap: int = 4) -> Tensor:
-    """Images (3, H, W) of any sizes in one row on white, `gap` white pixels between them, as float32.
+    """Concatenate images (3, H, W) of any sizes in one row on white, `gap` pixels apart, as float32.
 
     >>> side_by_side([torch.zeros(3, 8, 8), torch.zeros(3, 6, 4)], gap=2).shape
     torch.Size([3, 8, 14])
@@ -307,10 +307,10 @@ def side_by_side(images: Sequence[Tensor], gap: int = 4) -> Tensor:
 
 
 def skimage_photos() -> dict[str, Path]:
-    """The photos that scikit-image installs with itself, by name; it would have to download any other."""
+    """Paths by name of the images installed with scikit-image; those it would download are excluded."""
     spec = find_spec("skimage")
     if spec is None or spec.origin is None:
-        raise InputError(f"Photos named {_SKIMAGE}NAME need scikit-image; install it with: pip install scikit-image.")
+        raise InputError(f"{_SKIMAGE}NAME needs scikit-image. Install it with: pip install scikit-image.")
     folder = Path(spec.origin).parent / "data"
     return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".png", ".jpg")}
 
@@ -318,33 +318,35 @@ def skimage_photos() -> dict[str, Path]:
 def _skimage_photo(name: str) -> Path:
     photos = skimage_photos()
     if name not in photos:
-        raise InputError(f"scikit-image installs no photo {name!r}; it has {', '.join(photos)}.")
+        raise UnknownNameError(f"Unknown scikit-image photo {name!r}; available: {', '.join(photos)}.")
     return photos[name]
 
 
 def _upright(photo: Image.Image) -> Image.Image:
-    turn = _TURNS.get(orientation(photo))
+    turn = _TRANSPOSES.get(orientation(photo))
     return photo if turn is None else photo.transpose(turn)
 
 
 def orientation(photo: Image.Image) -> int:
-    """The camera's EXIF orientation, 1 (upright) … 8."""
+    """EXIF orientation, 1 (upright) … 8."""
     try:
         return int(photo.getexif().get(_ORIENTATION, 1))
-    except Exception:  # a damaged EXIF block is no reason to lose the photo
+    except Exception:  # Pillow raises various classes for damaged EXIF; the image is still usable
         return 1
 
 
 def _from_16_bits(photo: Image.Image) -> Image.Image:
     values = np.asarray(photo).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
-        raise InputError(f"its pixels go from {values.min()} to {values.max()}; save it with 8 or 16 bits")
+        raise InputError(
+            f"pixel values range from {values.min()} to {values.max()}; save it with 8 or 16 bits per channel"
+        )
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
 @lru_cache(maxsize=32)
 def _profile_to_srgb(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """The conversion out of an embedded colour profile; None when it is sRGB already or unusable."""
+    """Transform from an embedded colour profile to sRGB; None if the profile is sRGB or unusable."""
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         if "srgb" in ImageCms.getProfileDescription(source).lower():
@@ -356,11 +358,11 @@ def _profile_to_srgb(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | 
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Whatever goes wrong inside a decoder (a damaged file can raise anything) becomes one sentence."""
+    """Convert any exception of a decoder to CorruptFileError; damaged files can raise any class."""
     try:
         yield
     except Exception as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         if "cannot identify" in reason:
-            reason = "its content is none of the supported formats; save it as PNG or JPEG"
+            reason = "its format is not supported; save it as PNG or JPEG"
         raise CorruptFileError(f"{name} cannot be read as a photo: {reason}.") from error

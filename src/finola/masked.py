@@ -1,11 +1,12 @@
-"""Masked FINOLA (§5, appendix B): one quadrant is seen, the recurrence predicts the rest.
+"""Masked FINOLA (§5, appendix B): encode one unmasked quadrant and predict the rest by propagation.
 
-The map z is 1/16 of the image, h × w positions. A block of h/2 × w/2 of them, anywhere, is unmasked; only its pixels go
-through the encoder. A block's place is the map's position (y, x) of its upper left corner, 0 … h/2 and 0 … w/2.
+The map z has h × w positions, 1/16 of the image's resolution. One block of h/2 × w/2 positions is unmasked, and only
+its pixels are encoded. Its place is the map position (y, x) of its top-left corner, y in 0 … h/2 and x in 0 … w/2.
 
-- Element-wise (E): the block is pooled to one q, put at the block's centre, and the whole map grows from it.
-- Block-wise (B): nothing is pooled. Every visible position walks half a map to the side, half a map up or down, and
-  both, and so predicts exactly three masked ones. Columns left of the middle walk right, others left; rows alike.
+- Element-wise (E): the block is pooled to one q at the block's centre, from which the whole map is propagated.
+- Block-wise (B): without pooling, each visible position is propagated by half the map horizontally, vertically and
+  both, which predicts three masked positions. Positions in the left half are propagated to the right, others to the
+  left; those in the upper half down, others up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from finola.checks import check_values
 from finola.config import ModelConfig
 from finola.decoders import build_decoder
 from finola.encoders import build_encoder
+from finola.errors import InputError, UnknownNameError
 from finola.pooling import AttentionPool
 from finola.pretrained import Pretrained
 from finola.propagation import Direction, Position, Step, propagate
@@ -28,14 +30,14 @@ VARIANTS = ("e", "b")
 
 
 class Prediction(NamedTuple):
-    """What was drawn, and which pixels had not been seen."""
+    """Reconstructed images and the mask of the pixels that were not encoded."""
 
     images: Tensor  # (N, 3, H, W)
     masked: Tensor  # (N, 1, H, W), bool
 
 
 class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modelling"]):
-    """A masked model by name: encoder, channels and decoder as in `Autoencoder`; `variant` is "e" or "b".
+    """Masked FINOLA model by name: encoder, channels and decoder as in `Autoencoder`; `variant` is "e" or "b".
 
     >>> model = MaskedFinola("mf-w720/32x1@4:64+patch", "b")
     >>> places = random_places(2, model.map_size)
@@ -47,25 +49,26 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
         super().__init__()
         self.config = config = ModelConfig.parse(name)
         if variant not in VARIANTS:
-            raise ValueError(f"variant {variant!r} is not known: use {' or '.join(VARIANTS)}.")
+            raise UnknownNameError(f"Unknown variant {variant!r}; use {' or '.join(VARIANTS)}.")
         if config.is_waves or config.paths != 1:
-            raise ValueError(f"{name}: masked FINOLA has a convolutional encoder and a single path.")
+            raise InputError(f"{name}: masked FINOLA needs one path and an encoder with a feature map, not waves.")
         if config.start != "center" or config.has_position:
-            raise ValueError(
-                f"{name}: masked FINOLA starts at its block and adds no position: leave those options out."
+            raise InputError(
+                f"{name}: masked FINOLA has neither a start position nor a position embedding. Remove those options."
             )
         self.variant, self.one_jump = variant, one_jump
         self.encoder = build_encoder(config.encoder, half(config.image_size))
         channels, reduction = int(self.encoder.channels), int(self.encoder.reduction)  # type: ignore[arg-type]
         if config.cell != (reduction, reduction) or any(side % 2 for side in config.map_size):
             side = 2 * reduction
-            raise ValueError(
-                f"{name}: the map of masked FINOLA is 1/{reduction} of the image, whose sides are multiples of {side}."
+            raise InputError(
+                f"{name}: masked FINOLA needs a map of 1/{reduction} of the image size and image sides that are "
+                f"multiples of {side}."
             )
         pooled = variant == "e"
         self.pool: nn.Module = AttentionPool(channels, config.channels) if pooled else nn.Identity()
-        wide = pooled or channels == config.channels
-        self.embed: nn.Module = nn.Identity() if wide else nn.Linear(channels, config.channels)
+        same_width = pooled or channels == config.channels
+        self.embed: nn.Module = nn.Identity() if same_width else nn.Linear(channels, config.channels)
         self.transition: nn.Module = build_transition(config.transition, config.speeds, config.channels)
         self.decoder = build_decoder(config)
 
@@ -77,16 +80,16 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
         return self.config.map_size
 
     def forward(self, images: Tensor, places: Tensor) -> Prediction:
-        """Images (N, 3, H, W) seen at `places` (N, 2) only."""
+        """Reconstruct images (N, 3, H, W) from the blocks at `places` (N, 2)."""
         if tuple(images.shape[-2:]) != self.config.image_size:
             height, width = self.config.image_size
-            raise ValueError(f"{self.config} takes images of {height}x{width}, not {tuple(images.shape[-2:])}.")
-        check_values(images)  # all of them: the visible block may be dark
+            raise InputError(f"{self.config} needs images of {height}x{width}, got {tuple(images.shape[-2:])}.")
+        check_values(images)  # the whole image, since the visible block may be dark
         z = self.grow(self.see(images, places), places)
         return Prediction(self.decoder(z), self.masked_pixels(places))
 
     def see(self, images: Tensor, places: Tensor) -> Tensor:
-        """The encoder's map of every image's block: (N, channels, h/2, w/2). No other pixel is read."""
+        """Encode the block of each image to (N, channels, h/2, w/2). Pixels outside the block are not used."""
         (cell_height, cell_width), (height, width) = self.config.cell, half(self.config.image_size)
         blocks = [
             image[:, y * cell_height : y * cell_height + height, x * cell_width : x * cell_width + width]
@@ -96,7 +99,7 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
         return seen
 
     def grow(self, seen: Tensor, places: Tensor) -> Tensor:
-        """The whole map z (N, C, h, w) from what was seen."""
+        """Propagate the encoded blocks to the whole map z (N, C, h, w)."""
         step = prepared(self.transition)
         if self.variant == "e":
             return grow_from_centres(self.pool(seen), step, self.map_size, places)
@@ -105,14 +108,14 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
         return grow_from_block(tokens, step, self.map_size, places, steps)
 
     def masked_pixels(self, places: Tensor) -> Tensor:
-        """(N, 1, H, W): where the loss is taken."""
+        """Mask (N, 1, H, W) of the pixels that the loss is computed on."""
         masked = ~visible(places, self.map_size)
         return masked[:, None].repeat_interleave(self.config.cell[0], 2).repeat_interleave(self.config.cell[1], 3)
 
 
 def masked_loss(prediction: Prediction, images: Tensor) -> Tensor:
-    """Mean square error over masked pixels alone."""
-    squares = (prediction.images - images).square() * prediction.masked  # picking them out would take longer
+    """Mean squared error over the masked pixels."""
+    squares = (prediction.images - images).square() * prediction.masked  # faster than indexing by the mask
     return squares.sum() / (images.shape[1] * prediction.masked.sum())
 
 
@@ -121,7 +124,7 @@ def half(size: Position) -> Position:
 
 
 def random_places(count: int, map_size: Position, generator: torch.Generator | None = None) -> Tensor:
-    """A floating quadrant for every image: (count, 2), every place equally likely."""
+    """Draw the place of one block per image uniformly: (count, 2)."""
     height, width = half(map_size)
     y = torch.randint(height + 1, (count,), generator=generator)
     x = torch.randint(width + 1, (count,), generator=generator)
@@ -129,7 +132,7 @@ def random_places(count: int, map_size: Position, generator: torch.Generator | N
 
 
 def visible(places: Tensor, map_size: Position) -> Tensor:
-    """Which positions the blocks cover: (N, h, w), bool."""
+    """Mask of the positions covered by the blocks: (N, h, w), bool."""
     (height, width), (tall, wide) = map_size, half(map_size)
     y, x = torch.arange(height, device=places.device), torch.arange(width, device=places.device)
     top, left = places[:, :1], places[:, 1:]
@@ -138,7 +141,7 @@ def visible(places: Tensor, map_size: Position) -> Tensor:
 
 
 def positions(places: Tensor, map_size: Position) -> tuple[Tensor, Tensor]:
-    """(y, x) of every visible position, row by row: (N, h/2·w/2) each."""
+    """Coordinates y and x of the visible positions in row-major order: (N, h/2·w/2) each."""
     tall, wide = half(map_size)
     rows, columns = torch.arange(tall, device=places.device), torch.arange(wide, device=places.device)
     y = places[:, :1, None] + rows[None, :, None] + 0 * columns
@@ -147,7 +150,7 @@ def positions(places: Tensor, map_size: Position) -> tuple[Tensor, Tensor]:
 
 
 def groups(place: Position, map_size: Position) -> set[tuple[int, int]]:
-    """The distinct (dy, dx) by which a block's positions reach across the map: 1, 2 or 4 of them.
+    """Distinct offsets (dy, dx) of block-wise prediction from a block at `place`: 1, 2 or 4.
 
     >>> [len(groups(place, (16, 16))) for place in ((0, 0), (0, 3), (5, 3))]
     [1, 2, 4]
@@ -158,7 +161,7 @@ def groups(place: Position, map_size: Position) -> set[tuple[int, int]]:
 
 
 def grow_from_centres(q: Tensor, step: Step, map_size: Position, places: Tensor) -> Tensor:
-    """E: the map (N, C, h, w) of q (N, 1, C), each grown from its own block's centre; equal places share products."""
+    """Variant E: propagate q (N, 1, C) from the centres of the blocks to (N, C, h, w), batched over equal places."""
     tall, wide = half(map_size)
     found, which = places.unique(dim=0, return_inverse=True)
     z = q.new_empty(len(q), q.shape[-1], *map_size).contiguous(memory_format=torch.channels_last)
@@ -169,9 +172,9 @@ def grow_from_centres(q: Tensor, step: Step, map_size: Position, places: Tensor)
 
 
 def grow_from_block(tokens: Tensor, step: Step, map_size: Position, places: Tensor, steps: Position) -> Tensor:
-    """B: the map (N, C, h, w) of the visible tokens (N, h/2·w/2, C), each of which predicts three positions.
+    """Variant B: propagate the visible tokens (N, h/2·w/2, C) to (N, C, h, w); each predicts three masked positions.
 
-    The diagonal one is the mean of both orders, as in propagation.
+    The diagonal position is the mean of both orders, as in propagation.
     """
     n, _, channels = tokens.shape
     (height, width), (tall, wide) = map_size, half(map_size)
@@ -186,19 +189,19 @@ def grow_from_block(tokens: Tensor, step: Step, map_size: Position, places: Tens
     )
     image = torch.arange(n, device=tokens.device)[:, None].expand_as(y).flatten()
     y, x = y.flatten(), x.flatten()
-    there_y, there_x = (y + tall) % height, (x + wide) % width  # half a map ahead, or back: the same position
+    there_y, there_x = (y + tall) % height, (x + wide) % width  # the same position for both signs of the offset
     grown = tokens.new_zeros(n, height, width, channels)
     index = (torch.cat([image] * 4), torch.cat([y, y, there_y, there_y]), torch.cat([x, there_x, x, there_x]))
     return grown.index_put(index, torch.cat([z, across, down, diagonal])).permute(0, 3, 1, 2)
 
 
 def _walk(z: Tensor, step: Step, ways: tuple[Direction, Direction], ahead: Tensor, steps: int) -> Tensor:
-    """Rows (T, C) after so many steps, each ahead or back as `ahead` (T,) says."""
+    """Apply `steps` steps to tokens (T, C), in direction `ways[0]` where `ahead` (T,) is true, else `ways[1]`."""
     result = z
     for way, own in zip(ways, (ahead, ~ahead), strict=True):
         if bool(own.any()):
-            walked = z[own]
+            moved = z[own]
             for _ in range(steps):
-                walked = step(walked, way)
-            result = result.index_put((own,), walked)
+                moved = step(moved, way)
+            result = result.index_put((own,), moved)
     return result

@@ -1,7 +1,7 @@
-"""Image quality, one figure per image: PSNR, SSIM and MS-SSIM of images (N, 3, H, W) in [0, 1].
+"""Image quality metrics per image: PSNR, SSIM and MS-SSIM of images (N, 3, H, W) in [0, 1].
 
-SSIM and MS-SSIM are those of torchmetrics (tests hold them to it), with the window's two directions one after another:
-on a CPU several times as fast, where they would take longer than what they judge.
+SSIM and MS-SSIM equal those of torchmetrics (checked by tests). The Gaussian window is applied separably, which is
+several times faster on a CPU.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SSIM_SIDE = 11  # its Gaussian window
-MARGIN = SSIM_SIDE // 2  # mirrored around an image; luminance is judged there too, contrast inside only
-SIGMA = 1.5  # of the window, in pixels
+from finola.errors import InputError
+
+SSIM_SIDE = 11  # side of the Gaussian window
+MARGIN = SSIM_SIDE // 2  # reflection padding; luminance includes it, contrast excludes it
+SIGMA = 1.5  # standard deviation of the window, in pixels
 C1, C2 = 0.01**2, 0.03**2
-SCALES = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # exponents of MS-SSIM, the finest scale first
-MS_SSIM_SIDE = 176  # five scales, each half of the last, must leave an 11-pixel window room
-BLOCK = 128  # samples that one small banded matrix filters
+SCALES = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # exponents of MS-SSIM, finest scale first
+MS_SSIM_SIDE = 176  # smallest side whose fifth scale still contains the window
+BLOCK = 128  # samples filtered by one banded matrix
 
 
 def psnr(images: Tensor, originals: Tensor) -> Tensor:
-    """10·log₁₀(1 / mean square error) per image, after clamping to [0, 1]; identical images give infinity.
+    """PSNR per image, 10·log₁₀(1 / mean squared error), after clamping to [0, 1]; infinite for identical images.
 
     >>> import torch
     >>> psnr(torch.full((2, 3, 8, 8), 0.6), torch.full((2, 3, 8, 8), 0.5)).round()
@@ -36,7 +38,7 @@ def psnr(images: Tensor, originals: Tensor) -> Tensor:
 
 
 def psnr_by_strips(strips: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """PSNR of an image that comes in strips, uint8 (3, h, W) each beside its original: no copy of it all in floats.
+    """PSNR of one image from strips (image, original), uint8 (3, h, W) each, without a floating-point copy of all.
 
     >>> psnr_by_strips([(torch.zeros(3, 2, 5, dtype=torch.uint8), torch.full((3, 2, 5), 255, dtype=torch.uint8))])
     0.0
@@ -56,28 +58,28 @@ def ssim(images: Tensor, originals: Tensor) -> Tensor:
 
 
 def ms_ssim(images: Tensor, originals: Tensor) -> Tensor:
-    """Multi-scale structural similarity per image; both sides are at least 176 pixels."""
+    """Multi-scale structural similarity per image; both sides must be at least 176 pixels."""
     _check(images, originals)
     if min(images.shape[-2:]) < MS_SSIM_SIDE:
         height, width = images.shape[-2:]
-        raise ValueError(f"MS-SSIM needs sides of at least {MS_SSIM_SIDE} pixels, and this image is {height}x{width}.")
+        raise InputError(f"MS-SSIM needs sides of at least {MS_SSIM_SIDE} pixels, got an image of {height}x{width}.")
     return _over_scales(_similarity(images.clamp(0, 1), originals), images.clamp(0, 1), originals)
 
 
 class Similarity(NamedTuple):
-    """Means over an image: of luminance times contrast and structure, and of contrast and structure alone."""
+    """Means over each image: SSIM, and its contrast–structure term."""
 
     whole: Tensor  # (N,)
-    contrast: Tensor
+    contrast: Tensor  # (N,)
 
 
 def _similarity(images: Tensor, originals: Tensor) -> Similarity:
-    x, y = (originals[:1] if originals.stride(0) == 0 else originals), images  # one original of many is filtered once
+    x, y = (originals[:1] if originals.stride(0) == 0 else originals), images  # an expanded original is filtered once
     x, y = (F.pad(t, [MARGIN] * 4, mode="reflect") for t in (x, y))
     mean_x, mean_y = _blur(x), _blur(y)
     variance_x, variance_y = (_blur(t * t).addcmul_(m, m, value=-1) for t, m in ((x, mean_x), (y, mean_y)))
     covariance = _blur(x * y).addcmul_(mean_x, mean_y, value=-1)
-    # Halves of both quotients; in place, because passes over memory are what they cost.
+    # Half of each quotient, in place to reduce memory traffic.
     contrast = covariance.add_(C2 / 2).div_(variance_y.add_(variance_x.add_(C2)))
     luminance = (mean_x * mean_y).add_(C1 / 2).div_(torch.addcmul(mean_x.square().add_(C1), mean_y, mean_y))
     inside = contrast[..., MARGIN:-MARGIN, MARGIN:-MARGIN].mean((1, 2, 3))
@@ -85,7 +87,7 @@ def _similarity(images: Tensor, originals: Tensor) -> Similarity:
 
 
 def _over_scales(finest: Similarity, images: Tensor, originals: Tensor) -> Tensor:
-    """The product over five scales, given the finest one: contrast and structure of each, and luminance of the last."""
+    """Product over the five scales, given the finest: contrast–structure of the first four, SSIM of the last."""
     shared = originals.stride(0) == 0
     found = [finest]
     for _ in SCALES[1:]:
@@ -98,21 +100,21 @@ def _over_scales(finest: Similarity, images: Tensor, originals: Tensor) -> Tenso
 
 
 def _blur(x: Tensor) -> Tensor:
-    """The Gaussian window at every place where it lies inside: (..., H, W) → (..., H − 10, W − 10)."""
+    """Filter with the Gaussian window, without padding: (..., H, W) → (..., H − 10, W − 10)."""
     height, width = (side - SSIM_SIDE + 1 for side in x.shape[-2:])
     rows = torch.cat([x.narrow(-1, at, len(band)) @ band for at, band in _blocks(width, x)], dim=-1)
     return torch.cat([band.T @ rows.narrow(-2, at, len(band)) for at, band in _blocks(height, x)], dim=-2)
 
 
 def _blocks(length: int, like: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Where a block of samples begins, and the banded matrix that filters it: one for all would be mostly zeros."""
+    """Start of each block of samples and its banded filter matrix; a single matrix would be mostly zeros."""
     for at in range(0, length, BLOCK):
         yield at, _band(min(BLOCK, length - at), like.dtype, like.device)
 
 
 @lru_cache(maxsize=32)
 def _band(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(length + 10, length): column i holds the window at samples i … i + 10."""
+    """Banded matrix (length + 10, length): column i holds the window at samples i … i + 10."""
     at = torch.arange(SSIM_SIDE, dtype=torch.float64) - MARGIN
     window = torch.exp(-0.5 * (at / SIGMA) ** 2)
     window /= window.sum()
@@ -123,7 +125,7 @@ def _band(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def figures(images: Tensor, originals: Tensor) -> list[dict[str, float | None]]:
-    """PSNR, SSIM and MS-SSIM of every image; None where the images are too small for one.
+    """PSNR, SSIM and MS-SSIM of each image; None if the image is too small for a metric.
 
     >>> import torch
     >>> figures(torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 8, 8))
@@ -142,4 +144,7 @@ def figures(images: Tensor, originals: Tensor) -> list[dict[str, float | None]]:
 
 def _check(images: Tensor, originals: Tensor) -> None:
     if images.shape != originals.shape or images.ndim != 4:
-        raise ValueError(f"images of shape {tuple(images.shape)} cannot be compared with {tuple(originals.shape)}.")
+        raise InputError(
+            f"Images of shape {tuple(images.shape)} cannot be compared with originals of {tuple(originals.shape)}; "
+            "both must be (N, C, H, W)."
+        )

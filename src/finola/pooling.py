@@ -1,4 +1,4 @@
-"""Attention pooling: the encoder's map becomes the M initial conditions q (appendix A.2)."""
+"""Attention pooling of the encoder's feature map to the M initial conditions q (appendix A.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class AttentionPool(nn.Module):
-    """One multi-head attention layer; M learnable queries, the map as keys and values.
+    """Multi-head attention layer with M learnable queries and the feature map as keys and values.
 
     >>> AttentionPool(in_channels=24, channels=16, paths=4)(torch.randn(2, 24, 8, 8)).shape
     torch.Size([2, 4, 16])

@@ -1,4 +1,4 @@
-"""Models as folders: huggingface_hub's mixin, with safetensors only, exact loading and atomic writes."""
+"""Load and save models: the mixin of huggingface_hub with safetensors only, strict loading and atomic writes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="finola"):
     ) -> Self:
         """Build a model from a folder or hub id, in evaluation mode; `settings` replace fields of its config.json.
 
-        The weights must fit exactly: missing, unexpected and misshapen keys raise CorruptFileError, and so do a
+        Weights are loaded strictly: missing or unexpected keys and mismatched shapes raise CorruptFileError, as does a
         configuration that is malformed or describes a model far larger than its weights. Pickle files are never read.
         """
         options = {
@@ -64,12 +64,12 @@ class Pretrained(PyTorchModelHubMixin, library_name="finola"):
 
     @classmethod
     def _build(cls, config: dict[str, Any], settings: dict[str, Any], config_file: Path, weights_file: Path) -> Self:
-        """A model with fresh weights, as configured; what is allocated is bounded by the size of the weights' file."""
+        """Build the configured model with initial weights; its memory is bounded by the size of the weights file."""
         parameters = list(inspect.signature(cls.__init__).parameters)[1:]
         unknown = settings.keys() - set(parameters)
         if unknown:
             raise InputError(
-                f"{cls.__name__} has no setting {', '.join(sorted(unknown))}; it has {', '.join(parameters)}."
+                f"{cls.__name__} has no setting {', '.join(sorted(unknown))}; available: {', '.join(parameters)}."
             )
         hints = get_type_hints(cls.__init__)
         check_types(config, {name: hints[name] for name in parameters}, config_file)
@@ -89,7 +89,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="finola"):
             raise CorruptFileError(f"Corrupt file {config_file}: no model can be built from it: {reason}.") from error
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
-        """Write config.json and model.safetensors, each beside its target and then renamed."""
+        """Write config.json and model.safetensors, each atomically."""
         self.check_saveable()
         target = Path(save_directory)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -105,11 +105,11 @@ class Pretrained(PyTorchModelHubMixin, library_name="finola"):
         return result
 
     def check_saveable(self) -> None:
-        """Raise InputError where config.json cannot describe the model, so that loading would give another one."""
+        """Raise InputError if config.json cannot describe the model, so that loading would not restore it."""
 
 
 def _numbers(config: dict[str, Any]) -> Iterator[int]:
-    """Every integer of a configuration, those in a model's one-line name included."""
+    """All integers of a configuration, including those in a model's one-line name."""
     for key, value in config.items():
         for item in value if isinstance(value, list | tuple) else [value]:
             if isinstance(item, int):
@@ -119,7 +119,7 @@ def _numbers(config: dict[str, Any]) -> Iterator[int]:
 
 
 def _find_files(name: str, options: dict[str, Any]) -> tuple[Path, Path]:
-    """config.json and model.safetensors of a folder, or of a hub id from its cache or the hub."""
+    """Paths of config.json and model.safetensors in a folder, or of a hub id in the cache or downloaded."""
     if Path(name).is_dir():
         return Path(name) / CONFIG, Path(name) / WEIGHTS
     from huggingface_hub import errors, hf_hub_download
@@ -128,5 +128,5 @@ def _find_files(name: str, options: dict[str, Any]) -> tuple[Path, Path]:
         config, weights = (Path(hf_hub_download(name, file, **options)) for file in (CONFIG, WEIGHTS))
     except (errors.HfHubHTTPError, errors.EntryNotFoundError, errors.HFValidationError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise MissingFileError(f"There is no folder {name}, and no model of that name on the hub: {reason}.") from error
+        raise MissingFileError(f"There is no folder {name}, and no such model on the hub: {reason}.") from error
     return config, weights

@@ -1,4 +1,4 @@
-"""Read config.json and model.safetensors of untrusted origin, and copy weights completely or not at all."""
+"""Read config.json and model.safetensors from untrusted sources and load weights strictly."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from finola.errors import CorruptFileError, MissingFileError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-CONFIG_BYTES = 16 * 2**20  # a list of a million class names fits
-SHOWN = 3  # names of keys in an error message
-ROOM = 2**24  # elements that a model may allocate beyond a multiple of those in its file: buffers that are not stored
+CONFIG_BYTES = 16 * 2**20  # enough for a million class names
+SHOWN = 3  # keys listed in an error message
+ROOM = 2**24  # elements that a model may allocate in addition, for buffers that are not stored
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; CorruptFileError where it holds anything else."""
+    """Read a JSON object from a file; raise CorruptFileError for any other content."""
     try:
         size = path.stat().st_size
         if size > CONFIG_BYTES:
-            raise CorruptFileError(f"Corrupt file {path}: {size} bytes are too many for a model's configuration.")
+            raise CorruptFileError(f"Corrupt file {path}: {size} bytes, more than the limit of {CONFIG_BYTES}.")
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError as error:
-        raise MissingFileError(f"{path} does not exist: a model is a folder with {CONFIG} and {WEIGHTS}.") from error
+        raise MissingFileError(f"{path} does not exist. A model folder contains {CONFIG} and {WEIGHTS}.") from error
     except CorruptFileError:
         raise
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"Corrupt file {path}: it is not valid JSON ({_first_line(error)}).") from error
     if not isinstance(content, dict):
-        raise CorruptFileError(f"Corrupt file {path}: it holds a JSON {type(content).__name__}, not an object.")
+        raise CorruptFileError(f"Corrupt file {path}: expected a JSON object, got {type(content).__name__}.")
     return content
 
 
@@ -45,18 +45,18 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def check_types(config: Mapping[str, Any], hints: Mapping[str, Any], path: Path) -> None:
-    """Raise CorruptFileError where a field of `config` is unknown or has another type than `hints` say."""
+    """Raise CorruptFileError if a field of `config` is unknown or does not have the type given by `hints`."""
     for key, value in config.items():
         if key not in hints:
             known = ", ".join(hints)
-            raise CorruptFileError(f"Corrupt file {path}: unknown field {key[:40]!r}; the fields are {known}.")
+            raise CorruptFileError(f"Corrupt file {path}: unknown field {key[:40]!r}; known fields: {known}.")
         if not _is_a(value, hints[key]):
             wanted = getattr(hints[key], "__name__", str(hints[key]))
-            raise CorruptFileError(f"Corrupt file {path}: {key} is {_short(value)}, not of type {wanted}.")
+            raise CorruptFileError(f"Corrupt file {path}: {key} is {_short(value)}, expected type {wanted}.")
 
 
 def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a JSON value has the type of an annotation made of str, int, float, bool, None, lists and unions."""
+    """Whether a JSON value matches an annotation of str, int, float, bool, None, lists and unions."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_is_a(value, argument) for argument in arguments)
@@ -68,44 +68,44 @@ def _is_a(value: Any, hint: Any) -> bool:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of all tensors of a safetensors file, from its header alone."""
+    """Read the shapes of all tensors of a safetensors file from its header."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
-        raise MissingFileError(f"{path} does not exist: weights are read from safetensors only.") from error
+        raise MissingFileError(f"{path} does not exist. Weights must be a safetensors file.") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise CorruptFileError(f"Corrupt file {path}: it is not a safetensors file ({_first_line(error)}).") from error
 
 
 def read_weights(path: Path, prefix: str = "") -> dict[str, Tensor]:
-    """The tensors of a safetensors file whose names start with `prefix`, by what follows it."""
+    """Read the tensors of a safetensors file whose names start with `prefix`, and remove it from their names."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     read_shapes(path)
     try:
         state = load_file(path)
-    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:  # KeyError: a dtype torch lacks
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:  # KeyError: unsupported dtype
         raise CorruptFileError(f"Corrupt file {path}: its tensors cannot be read ({_first_line(error)}).") from error
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
 def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: Path | str) -> None:
-    """Copy `state` into `module`, all of it. CorruptFileError names keys that are missing, unexpected or misshapen.
+    """Load `state` into `module` strictly; CorruptFileError lists missing, unexpected or mismatched keys.
 
-    The keys must be exactly those of `module.state_dict()`. What a module computes anew when it is loaded is not in
-    its state dict: the analysis of a `WaveEncoder` with `stored=False` is the only such case.
+    The keys must be exactly those of `module.state_dict()`. Tensors that are recomputed on loading are not part of the
+    state dict; the only case is the analysis of a `WaveEncoder` with `stored=False`.
     """
     own = module.state_dict()
     missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys()
     if missing or unexpected:
         if state and all(key.startswith("module.") for key in state):
             raise CorruptFileError(
-                f"The weights in {source} were saved from a wrapper: every key starts with 'module.'. "
-                "Save them again from the model inside it, wrapper.module."
+                f"The weights in {source} were saved from a wrapper such as DistributedDataParallel: all keys start "
+                "with 'module.'. Save wrapper.module instead."
             )
         problems = [_listed("missing", missing), _listed("unexpected", unexpected)]
         raise CorruptFileError(f"The weights in {source} do not fit: {'; '.join(filter(None, problems))}.")
@@ -118,7 +118,7 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: Path | 
         raise CorruptFileError(f"The weights in {source} do not fit: {_some(kinds)}.")
     try:
         module.load_state_dict(dict(state))
-    except RuntimeError as error:  # shapes, which a wave encoder knows only after it has read the waves
+    except RuntimeError as error:  # mismatched shapes; those of a wave encoder depend on the loaded waves
         lines = [line.strip().rstrip(".") for line in str(error).splitlines()[1:]]
         raise CorruptFileError(f"The weights in {source} do not fit: {_some(lines)}.") from error
     except CorruptFileError as error:
@@ -126,7 +126,7 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: Path | 
 
 
 def _kind(tensor: Tensor) -> str:
-    """Weights may be stored in half precision, but no conversion may change what a number means."""
+    """Numeric kind of a dtype. Loading may change the precision, for example from float16, but not the kind."""
     return "float" if tensor.is_floating_point() else "complex" if tensor.is_complex() else "integer"
 
 
@@ -152,39 +152,39 @@ def _first_line(error: BaseException) -> str:
 
 
 class TooLarge(Exception):
-    """A model allocates more than the file of its weights can hold."""
+    """A model is much larger than its weights file."""
 
 
 def check_numbers(numbers: Iterable[int], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise TooLarge where a number of a configuration is beyond any size that its weights have.
+    """Raise TooLarge if a number of a configuration exceeds the size of every tensor of its weights.
 
-    This bounds what is allocated outside torch, such as a list with one entry per class.
+    This bounds memory allocated outside torch, such as a list with one entry per class.
     """
     bound = max([2**16, *(math.prod(shape) for shape in shapes.values())])
     for number in numbers:
         if abs(number) > bound:
-            raise TooLarge(f"{number} is beyond every size there")
+            raise TooLarge(f"{number} exceeds the size of every tensor")
 
 
 @contextmanager
 def bounded_by(weights_file: Path, config_file: Path) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Build a model inside: CorruptFileError where it is far larger than its weights. Gives the weights' shapes."""
+    """Context in which building a model much larger than its weights raises CorruptFileError; yields their shapes."""
     shapes = read_shapes(weights_file)
     try:
         with AllocationLimit(shapes):
             yield shapes
     except TooLarge as error:
-        held = _listed("tensors", shapes) or "no tensors"
+        content = _listed("tensors", shapes) or "no tensors"
         raise CorruptFileError(
-            f"Corrupt file {config_file}: it does not describe {weights_file}, which holds {held}: {error}."
+            f"Corrupt file {config_file}: it does not match {weights_file}, which has {content}: {error}."
         ) from error
 
 
 class AllocationLimit(TorchDispatchMode):
-    """While it is active, raise TooLarge before tensors are allocated that the given weights cannot be part of.
+    """Dispatch mode that raises TooLarge before a model allocates much more memory than its weights need.
 
-    All new tensors together may have 8 elements for each one in the file, and `ROOM` more; so may the result of one
-    operation. The number of new tensors is bounded too. Tensors on the meta device hold no memory and do not count.
+    The limit, for all new tensors together and for the result of each operation, is 8 elements per element of the
+    weights plus `ROOM`. The number of new tensors is limited too. Tensors on the meta device are not counted.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -214,7 +214,7 @@ _FACTORIES = {"empty", "zeros", "ones", "full", "rand", "randn", "empty_strided"
 
 
 def _broadcast_size(tensors: Sequence[Tensor]) -> int:
-    """How many elements a pointwise operation on these tensors has; 0 where they do not broadcast."""
+    """Number of elements of a pointwise operation on these tensors; 0 if they do not broadcast."""
     try:
         return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors)))
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Photos of any size as grids of tiles: pad, cut, join, and decode in blocks of bounded memory."""
+"""Split images of any size into tiles, join tiles, and decode them in blocks with bounded memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 Size = tuple[int, int]
 
 BLOCK = 96
-"""Tiles that are decoded together, neighbours not counted: enough for large matrix products, little memory."""
+"""Tiles decoded together, excluding neighbours: a compromise between matrix size and memory."""
 
 
 def pad_to_multiple(images: Tensor, size: Size) -> Tensor:
-    """Replicate the right and lower edge until both sides are multiples of `size`.
+    """Pad the right and bottom edges by replication until both sides are multiples of `size`.
 
     >>> pad_to_multiple(torch.zeros(1, 3, 70, 64), (64, 64)).shape
     torch.Size([1, 3, 128, 64])
@@ -26,7 +26,7 @@ def pad_to_multiple(images: Tensor, size: Size) -> Tensor:
 
 
 def cut(images: Tensor, tile: Size) -> tuple[Tensor, Size]:
-    """(N, C, H, W), sides multiples of `tile`, → (N·rows·columns, C, *tile), and the grid (rows, columns)."""
+    """Split (N, C, H, W), sides multiples of `tile`, into (N·rows·columns, C, *tile); also return (rows, columns)."""
     n, channels, height, width = images.shape
     rows, columns = height // tile[0], width // tile[1]
     tiles = images.reshape(n, channels, rows, tile[0], columns, tile[1]).permute(0, 2, 4, 1, 3, 5)
@@ -34,7 +34,7 @@ def cut(images: Tensor, tile: Size) -> tuple[Tensor, Size]:
 
 
 def join(tiles: Tensor, grid: Size) -> Tensor:
-    """The inverse of `cut`, for tiles of any size and channel count; channels-last stays channels-last in memory.
+    """Join tiles of any size and channel count; the inverse of `cut`. The channels-last format is preserved.
 
     >>> images = torch.rand(2, 3, 8, 12)
     >>> torch.equal(join(*cut(images, (4, 6))), images)
@@ -50,7 +50,7 @@ def join(tiles: Tensor, grid: Size) -> Tensor:
 
 
 def grid_of(size: Size, tile: Size) -> Size:
-    """(rows, columns) of the tiles that cover an image of `size`.
+    """Grid (rows, columns) of the tiles that cover an image of `size`.
 
     >>> grid_of((65, 300), (64, 64))
     (2, 5)
@@ -61,9 +61,9 @@ def grid_of(size: Size, tile: Size) -> Size:
 def tile_batches(
     read: Callable[[int, int, int, int], Tensor], size: Size, tile: Size, most: int = BLOCK
 ) -> Iterator[Tensor]:
-    """Tiles (n, 3, *tile) of an image of `size`, row by row, at most `most` at a time, edges replicated.
+    """Yield tiles (n, 3, *tile) of an image of `size` in row-major order, at most `most` at a time, edges replicated.
 
-    `read(top, bottom, left, right)` returns that region of the image (3, h, w); no more than a batch is held.
+    `read(top, bottom, left, right)` returns that region of the image (3, h, w); one batch is in memory at a time.
 
     >>> image = torch.rand(3, 70, 130)
     >>> read = lambda top, bottom, left, right: image[:, top:bottom, left:right]
@@ -79,7 +79,7 @@ def tile_batches(
 
 
 class Block(NamedTuple):
-    """A rectangle of tiles, and the same with one more tile on each side as far as the grid goes."""
+    """Rectangle of tiles, and the same rectangle with one more tile on each side, clipped to the grid."""
 
     rows: range
     columns: range
@@ -88,9 +88,9 @@ class Block(NamedTuple):
 
 
 def blocks(grid: Size, most: int = BLOCK) -> Iterator[Block]:
-    """Cut a grid into blocks of at most `most` tiles, from left to right and within that from top to bottom.
+    """Split a grid into blocks of at most `most` tiles, from left to right, and within each column from top to bottom.
 
-    Blocks are as wide as the grid unless a row alone has more than `most` tiles, so memory is bounded for every shape.
+    Blocks are as wide as the grid unless a row has more than `most` tiles, so memory is bounded for any shape.
 
     >>> [(list(block.rows), list(block.columns)) for block in blocks((3, 2), most=4)]
     [([0, 1], [0, 1]), ([2], [0, 1])]
@@ -119,10 +119,10 @@ def decode_blocks(
 
     `grow(rows, columns)` returns the maps (len(rows)·len(columns), C, *map_size) of tiles in row-major order; `decode`
     turns joined maps into pixels. Yields (y, x, pixels (3, h, w)), which together cover the grid once. The default
-    margin, half a tile, exceeds the receptive field of the wave decoders, so no border shows between their blocks.
+    margin, half a tile, exceeds the receptive field of the wave decoders, so block boundaries are not visible.
     """
     margin = margin or (map_size[0] // 2, map_size[1] // 2)
-    maps: dict[int, Tensor] = {}  # joined rows of the current columns, so that a neighbouring row is grown only once
+    maps: dict[int, Tensor] = {}  # joined rows of the current columns; each row is propagated once
     current: range | None = None
     for block in blocks(grid, most):
         if block.near_columns != current:
@@ -134,7 +134,7 @@ def decode_blocks(
             by_row = grow(missing, current).split(len(current))
             maps |= {row: join(z, (1, len(current))) for row, z in zip(missing, by_row, strict=True)}
             del by_row
-        z = torch.cat([_facing(maps[row], row, block.rows, margin[0]) for row in block.near_rows], dim=2)
+        z = torch.cat([_crop_neighbour(maps[row], row, block.rows, margin[0]) for row in block.near_rows], dim=2)
         left = margin[1] if current.start < block.columns.start else 0
         right = margin[1] if current.stop > block.columns.stop else 0
         if left or right:
@@ -146,8 +146,8 @@ def decode_blocks(
         yield block.rows.start * tile[0], block.columns.start * tile[1], pixels
 
 
-def _facing(z: Tensor, row: int, rows: range, margin: int) -> Tensor:
-    """The maps of one row of tiles: all of it within `rows`, of a neighbouring row the `margin` cells beside them."""
+def _crop_neighbour(z: Tensor, row: int, rows: range, margin: int) -> Tensor:
+    """Map of one row of tiles, whole if in `rows`; otherwise only the `margin` cells adjacent to them."""
     if row in rows:
         return z
     return z[:, :, :margin] if row >= rows.stop else z[:, :, z.shape[2] - margin :]

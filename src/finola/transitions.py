@@ -1,4 +1,4 @@
-"""Step rules that the ablations swap (Tables 2–4), and the three kinds of wave speed (appendix A, Eqs. 8–9).
+"""Transition rules of the ablations (Tables 2–4) and the three types of wave speed (appendix A, Eqs. 8–9).
 
 Every transition is called as `transition(z, direction) -> z_next` on any tensor whose last axis is C.
 """
@@ -19,53 +19,53 @@ DIRECTIONS: tuple[Direction, ...] = ("right", "down", "left", "up")  # the order
 
 
 def random_matrix(channels: int) -> nn.Parameter:
-    """C×C, uniform in ±1/√C: one step moves a unit-variance ẑ by about 0.6 σ."""
+    """C×C matrix, uniform in ±1/√C, so that the norm of one step is about 0.6 of that of a unit-variance ẑ."""
     bound = 1 / math.sqrt(channels)
     return nn.Parameter(torch.empty(channels, channels).uniform_(-bound, bound))
 
 
 class Transition(nn.Module):
-    """A step rule for C channels."""
+    """Base class of the transition rules for C channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.channels = channels
 
     def prepared(self) -> Step:
-        """What `propagate` calls for a whole map: itself, or matrices built once from the parameters."""
+        """Return the step that `propagate` uses for a whole map: the module, or its matrices, computed once."""
         return self
 
     def parameters_of(self, direction: Direction) -> list[nn.Parameter]:
-        """The parameters that steps in `direction` alone use."""
+        """Parameters that only steps in `direction` use."""
         return []
 
 
 def prepared(transition: nn.Module) -> Step:
-    """What `propagate` calls for a whole map. A module that is no `Transition` is called as it is, step by step."""
+    """Return the step that `propagate` uses for a whole map; a module that is not a `Transition` is returned as is."""
     step: Step = transition.prepared() if isinstance(transition, Transition) else transition
     return step
 
 
 def check_named(transition: nn.Module | None, kind: str, speeds: str, channels: int) -> None:
-    """Raise InputError where `transition` is not of the class that a model's name builds: it cannot be saved."""
+    """Raise InputError if `transition` is not of the class that the model's name describes and so cannot be saved."""
     if transition is None:  # Conv-AE
         return
     with torch.device("meta"):
         named = None if kind == "conv-ae" else type(build_transition(kind, speeds, channels))
     if type(transition) is not named:
         raise InputError(
-            f"model.transition is a {type(transition).__name__}, which no model name describes, so save_pretrained "
-            "cannot write it: save model.state_dict() with safetensors.torch.save_file, and assign the transition "
-            "again before loading it."
+            f"model.transition is a {type(transition).__name__}, which a model name cannot describe, so "
+            "save_pretrained does not support it. Save model.state_dict() with safetensors.torch.save_file, and assign "
+            "the transition again before loading."
         )
 
 
 class LinearAfterNorm(Transition, ABC):
-    """z + A ẑ, whatever the four matrices are made of: what one-way waves can be read from (§3)."""
+    """Base class of norm+linear transitions, z + A ẑ, to which the wave analysis applies (§3)."""
 
     @abstractmethod
     def coefficients(self) -> Coefficients:
-        """A, B, A₋, B₋ as they stand."""
+        """Current matrices A, B, A₋, B₋."""
 
     def prepared(self) -> Step:
         return self.coefficients()
@@ -75,7 +75,7 @@ class LinearAfterNorm(Transition, ABC):
 
 
 class NormLinear(LinearAfterNorm):
-    """z + A ẑ with four free matrices: the paper's FINOLA, complex speeds (Eq. 1).
+    """Norm+linear, z + A ẑ, with four unconstrained matrices and complex speeds: FINOLA (Eq. 1).
 
     >>> NormLinear(8)(torch.randn(2, 8), "left").shape
     torch.Size([2, 8])
@@ -96,7 +96,7 @@ class NormLinear(LinearAfterNorm):
 
 
 class RealSpeeds(LinearAfterNorm):
-    """A = P·diag(α), B = P·diag(β): real speeds λ = α/β (Eq. 8). Left and up have diagonals of their own."""
+    """Norm+linear with A = P·diag(α), B = P·diag(β): real speeds λ = α/β (Eq. 8). Left and up have their own."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -114,7 +114,10 @@ class RealSpeeds(LinearAfterNorm):
 
 
 class UnitSpeeds(LinearAfterNorm):
-    """A = B = A₋ = B₋ = P: every speed is 1 (Eq. 9). The map is symmetric, so a position embedding follows it."""
+    """Norm+linear with A = B = A₋ = B₋ = P: all speeds are 1 (Eq. 9).
+
+    The map is symmetric, so models with unit speeds add a position embedding before the decoder.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -125,7 +128,7 @@ class UnitSpeeds(LinearAfterNorm):
 
 
 class Linear(Transition):
-    """z + A z, no norm: Table 2's linear baseline, which blows up on large maps by nature."""
+    """Linear baseline of Table 2, z + A z without normalisation; it diverges on large maps."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -139,14 +142,14 @@ class Linear(Transition):
 
 
 class Repetition(Transition):
-    """z everywhere the same: Table 2's floor. With a position embedding before the decoder it is Repetition‡."""
+    """Repetition baseline of Table 2: z is constant. With a position embedding before the decoder: Repetition‡."""
 
     def forward(self, z: Tensor, direction: Direction) -> Tensor:
         return z
 
 
 class NormMLP(Transition):
-    """z + W₂ GELU(W₁ ẑ): Table 3's norm+nonlinear, two layers of width C in every direction."""
+    """Norm+nonlinear of Table 3, z + W₂ GELU(W₁ ẑ): a two-layer MLP of width C per direction."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -166,10 +169,10 @@ class NormMLP(Transition):
 
 
 class BatchNormLinear(Transition):
-    """z + A BN(z): Table 4's batch norm for layer norm.
+    """Batch norm instead of layer norm (Table 4), z + A BN(z).
 
-    In training every step normalises by the statistics of its own line over the batch; in evaluation by their
-    running mean, which is what the paper's 16.3 dB on validation shows.
+    In training each step normalises by the statistics of its own line over the batch; in evaluation by their running
+    mean, which explains the 16.3 dB that the paper reports on validation.
     """
 
     def __init__(self, channels: int) -> None:
@@ -186,7 +189,7 @@ class BatchNormLinear(Transition):
 
 
 def build_transition(kind: str, speeds: str, channels: int) -> Transition:
-    """The transition that a `ModelConfig` names.
+    """Build a transition from the fields of a `ModelConfig`.
 
     >>> type(build_transition("norm-linear", "real", 8)).__name__
     'RealSpeeds'

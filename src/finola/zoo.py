@@ -1,4 +1,4 @@
-"""Models by name: make one, load one, and list every model of the paper with its counted sizes."""
+"""Create and load models by name; list the models of the paper with their parameters and multiply–adds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finola.config import ModelConfig, nearest
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.encoders import build_encoder
-from finola.errors import CorruptFileError
+from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
 from finola.pooling import AttentionPool
 from finola.serialization import CONFIG, WEIGHTS, bounded_by, load_weights, read_weights
 from finola.serialization import read_config as read_config_file
@@ -29,46 +29,46 @@ BUNDLED = Path(__file__).parent / "weights"
 
 
 def create(name: str, init: str | None = None) -> Autoencoder:
-    """A new model from its one-line name, at random as in the paper, or from plane waves with `init="waves"`.
+    """Create a model from its one-line name, randomly initialised as in the paper or with `init="waves"`.
 
-    Names that begin with `waves` always start from plane waves and draw a recognisable picture untrained.
+    Models whose names start with `waves` always use wave initialisation, which reconstructs images without training.
 
     >>> create("waves/64x1@8:32").config.channels
     64
     """
     if (BUNDLED / name / "config.json").is_file():
-        raise ValueError(f"{name} is trained, and loaded instead of created: finola models lists what it is.")
+        raise InputError(f"{name} is a trained model. Load it with finola.load({name!r}).")
     if not re.search(r"/\d+x\d+@", name):
-        raise ValueError(f"{name!r} is not a model's name: {nearest(name, known_names())}")
+        raise UnknownNameError(f"{name!r} is not a model name: {nearest(name, known_names())}")
     return Autoencoder(name, init)
 
 
 def load(name: str | Path) -> Autoencoder:
-    """Trained weights from a folder, a bundled name or a hub id; a `waves…` name needs none and is created.
+    """Load a trained model from a folder, a bundled name or a hub id, in evaluation mode.
 
-    The model comes in evaluation mode.
+    A `waves…` name needs no trained weights; the model is created.
     """
     text = str(name)
     folder = find_trained(text)
     if folder is not None:
         config = read_config(folder)
         if "name" not in config or "variant" in config:
-            raise ValueError(f"{text} does not draw pictures by itself: it is {_kind(config)}.")
+            raise InputError(f"{text} is {_kind(config)}, but an autoencoder is needed.")
         model: Autoencoder = Autoencoder.from_pretrained(str(folder))
         return model.eval()
     if "@" in text:
         if not text.startswith("waves"):
             ModelConfig.parse(text)
-            raise ValueError(f"{text} has no trained weights here; finola.create({text!r}) makes it anew.")
+            raise InputError(f"{text} has no trained weights. Create the model with finola.create({text!r}).")
         return create(text).eval()
-    raise FileNotFoundError(f"no model {text!r} here, and it is no hub id: {nearest(text, known_names())}")
+    raise MissingFileError(f"{text!r} is not a folder, bundled model or hub id: {nearest(text, known_names())}")
 
 
 def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> nn.Module:
-    """The encoder of any trained model, whatever it was trained for; or a fresh one from an encoder's name.
+    """Load the encoder of a trained model of any task, or build a randomly initialised encoder by name.
 
     `name` is a folder, a bundled name or a hub id of an autoencoder, a masked model, a classifier, a detector or
-    MoCo; or `mf-w720` and its sisters, or a timm model.
+    MoCo; or the name of an encoder: `mf-w720` … `mf-w5760`, or a timm model.
 
     >>> load_encoder("mf-w720").channels
     720
@@ -83,40 +83,42 @@ def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> 
 
 
 def trained_part(folder: Path, prefix: str) -> dict[str, Tensor]:
-    """The weights of one part of a trained model, by their names inside it."""
+    """Read the weights whose names start with `prefix`; the keys of the result do not include it."""
     return read_weights(folder / WEIGHTS, prefix)
 
 
 def load_classifier(name: str | Path) -> Classifier:
-    """A trained classifier from a folder, a bundled name or a hub id, in evaluation mode."""
+    """Load a trained classifier from a folder, a bundled name or a hub id, in evaluation mode."""
     from finola.heads import Classifier
 
     folder = find_trained(str(name))
     if folder is None:
-        raise FileNotFoundError(f"no classifier {str(name)!r} here, and it is no hub id: train one with finola train.")
+        raise MissingFileError(
+            f"{str(name)!r} is not a folder, bundled model or hub id. Train a classifier with finola train."
+        )
     config = read_config(folder)
     if _kind(config) != "a classifier":
-        raise ValueError(
-            f"{name} names no classes: it is {_kind(config)}. Train a head on it with finola train probe/…."
+        raise InputError(
+            f"{name} is {_kind(config)}, but a classifier is needed. Train a head on it with finola train probe/…."
         )
     model: Classifier = Classifier.from_pretrained(str(folder))
     return model.eval()
 
 
 def encoder_name(folder: Path) -> str:
-    """What `build_encoder` calls the encoder of a trained model."""
+    """Name of the encoder of a trained model, as `build_encoder` takes it."""
     config = read_config(folder)
     name = config["encoder"] if "encoder" in config else ModelConfig.parse(config["name"]).encoder
     if name.startswith("waves"):
-        raise ValueError(f"{folder.name} has a wave encoder, which gives no feature map to read classes from.")
+        raise InputError(f"{folder.name} has a wave encoder, which has no feature map. Choose another model.")
     return str(name)
 
 
 def find_trained(name: str) -> Path | None:
-    """The folder of trained weights that a name stands for: itself, a bundled one, or one fetched from the hub."""
+    """Folder of a trained model: `name` itself, a bundled model, or a download from the hub. None if not found."""
     if Path(name).is_dir():
         if not (Path(name) / "config.json").is_file():
-            raise FileNotFoundError(f"{name} holds no config.json: a model's folder is what save_pretrained writes.")
+            raise MissingFileError(f"{name} has no config.json. Name a folder written by save_pretrained.")
         return Path(name)
     if (BUNDLED / name / "config.json").is_file():
         return BUNDLED / name
@@ -128,27 +130,25 @@ def find_trained(name: str) -> Path | None:
                 found = hf_hub_download(name, file)
         except (errors.HfHubHTTPError, errors.EntryNotFoundError) as error:
             missing = isinstance(error, errors.RepositoryNotFoundError | errors.RemoteEntryNotFoundError)
-            reason = "it has none" if missing else str(error).splitlines()[0]
-            raise FileNotFoundError(
-                f"there is no folder {name}, and of the hub's models of that name {reason}."
-            ) from error
+            reason = "not found" if missing else str(error).splitlines()[0].rstrip(".")
+            raise MissingFileError(f"There is no folder {name}, and no such model on the hub: {reason}.") from error
         return Path(found).parent
     return None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a trained model; its fields that say what kind of model it is are strings."""
+    """Read config.json of a trained model and check the fields that determine the type of model."""
     config = read_config_file(folder / CONFIG)
     for key in ("name", "encoder", "head", "variant"):
         if not isinstance(config.get(key, ""), str):
             raise CorruptFileError(f"Corrupt file {folder / CONFIG}: {key} is not a string.")
     if "name" not in config and "encoder" not in config:
-        raise CorruptFileError(f"Corrupt file {folder / CONFIG}: it has neither a name nor an encoder.")
+        raise CorruptFileError(f"Corrupt file {folder / CONFIG}: it has neither a name nor an encoder field.")
     return config
 
 
 def kind_of(name: str) -> str | None:
-    """What a trained model is: an autoencoder, a masked model, a classifier, …; None where `name` is not trained."""
+    """Type of a trained model: "an autoencoder", "a masked model", "a classifier", …; None if it is not found."""
     folder = find_trained(name)
     return None if folder is None else _kind(read_config(folder))
 
@@ -157,18 +157,18 @@ def _kind(config: dict[str, Any]) -> str:
     if "variant" in config:
         return "a masked model"
     if "classes" in config:
-        finders = {"mf": "a detector", "mask": "a segmenter"}
-        return finders.get(config.get("head", "").partition("-")[0], "a classifier")
+        detectors = {"mf": "a detector", "mask": "a segmenter"}
+        return detectors.get(config.get("head", "").partition("-")[0], "a classifier")
     return "an autoencoder" if "name" in config else "an encoder"
 
 
 def bundled_names() -> list[str]:
-    """The models that ship with the package and draw pictures."""
+    """Names of the autoencoders bundled with the package."""
     return [name for name in _bundled() if "classes" not in read_config(BUNDLED / name)]
 
 
 def bundled_classifiers() -> list[str]:
-    """The models that ship with the package and name classes."""
+    """Names of the classifiers bundled with the package."""
     return [name for name in _bundled() if "classes" in read_config(BUNDLED / name)]
 
 
@@ -177,13 +177,13 @@ def _bundled() -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """The one-line name of a bundled model; any other is its own."""
+    """One-line name of a bundled model; other names are returned unchanged."""
     folder = BUNDLED / name
     return str(read_config(folder).get("name", name)) if (folder / "config.json").is_file() else name
 
 
 def known_names() -> list[str]:
-    """Every name that `finola models` lists."""
+    """All names listed by `finola models`."""
     return [*bundled_names(), *(name for names in PAPER.values() for name in names)]
 
 
@@ -226,14 +226,14 @@ PAPER: dict[str, list[str]] = {
 
 @dataclass(frozen=True)
 class Count:
-    """Parameters and multiply–adds (of one image) of one station."""
+    """Parameters of one part of a model and its multiply–adds per image."""
 
     parameters: int
     multiply_adds: int
 
 
 def count(name: str) -> dict[str, Count]:
-    """Counted sizes of a model by station: encoder, pooling, propagation, decoder. Nothing large is allocated.
+    """Count the parameters and multiply–adds of encoder, pooling, propagation and decoder on the meta device.
 
     Multiply–adds are those of convolutions and matrix products. Propagation is 2·C²·(H·W − 1) per path, both orders.
 
@@ -279,7 +279,7 @@ def _encoder(name: str, image_size: tuple[int, int]) -> tuple[Count, Tensor]:
 
 
 def _wave_encoder(config: ModelConfig) -> Count:
-    """On the CPU: how many waves each colour gets is read from the spectrum."""
+    """Count the wave encoder on the CPU, because its shapes depend on values of the spectrum."""
     from finola.encoders.waves import WaveEncoder
 
     encoder = WaveEncoder(config, config.encoder.partition("+")[2] or None)

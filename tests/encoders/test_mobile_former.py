@@ -91,7 +91,7 @@ def test_any_multiple_of_sixteen(size: tuple[int, int]) -> None:
 
 
 def test_other_sizes_are_refused_with_the_nearest(tiny: MobileFormer) -> None:
-    with pytest.raises(ValueError, match=r"250×64 .* multiples of 16: the nearest such sizes are 240×64 and 256×64\."):
+    with pytest.raises(ValueError, match=r"250×64.*16.*240×64.*256×64"):
         tiny(torch.rand(1, 3, 250, 64))
 
 

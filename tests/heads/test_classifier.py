@@ -37,7 +37,7 @@ def test_the_linear_probe_has_the_paper_s_size(encoder, parameters):
 
 
 @pytest.mark.parametrize("head", ["lin", "tran-1"])
-def test_a_frozen_encoder_stays_as_it_is(head):
+def test_a_frozen_encoder_does_not_change(head):
     torch.manual_seed(0)
     model = Classifier("test_resnet", head, 3, 64).train()
     before = {key: value.clone() for key, value in model.encoder.state_dict().items()}
@@ -48,7 +48,7 @@ def test_a_frozen_encoder_stays_as_it_is(head):
     assert all(torch.equal(value, before[key]) for key, value in model.encoder.state_dict().items())
 
 
-def test_a_fine_tuned_encoder_learns():
+def test_a_fine_tuned_encoder_gets_gradients():
     model = Classifier("test_resnet", "tran-1", 3, 64, frozen=False).train()
     model(torch.rand(2, 3, 64, 64)).sum().backward()
     assert model.encoder.training
@@ -60,8 +60,8 @@ def test_the_batch_norm_of_the_linear_probe_has_no_affine_part():
     assert [name for name, _ in head.named_parameters()] == ["linear.weight", "linear.bias"]
 
 
-def test_an_unknown_head_is_said():
-    with pytest.raises(ValueError, match="there is no head 'tran-2'"):
+def test_an_unknown_head_raises():
+    with pytest.raises(ValueError, match="'tran-2'"):
         build_head("tran-2", 8, 3)
 
 
@@ -76,7 +76,7 @@ def test_an_unknown_head_is_said():
         lambda images: Segmenter("test_resnet", classes=["a"]).losses(images, None, []),
     ],
 )
-def test_images_of_bytes_are_refused_by_every_head(run):
+def test_images_in_0_255_raise_for_every_head(run):
     for wrong in (torch.full((1, 3, 64, 64), 200.0), torch.full((1, 3, 64, 64), 200, dtype=torch.uint8)):
         with pytest.raises(InputError, match="255"):
             run(wrong[0] if getattr(run, "__name__", "") == "rank" else wrong)

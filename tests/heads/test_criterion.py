@@ -112,7 +112,7 @@ def test_corners_and_centres_are_inverse(values):
     assert torch.allclose(to_centres(to_corners(boxes)), boxes)
 
 
-def test_blocks_add_up():
+def test_losses_are_summed_over_blocks():
     torch.manual_seed(0)
     logits, boxes = torch.randn(3, 2, 5, 4), torch.rand(3, 2, 5, 4)
     targets = [{"labels": torch.tensor([1, 2]), "boxes": torch.rand(2, 4)}] * 2
@@ -122,7 +122,7 @@ def test_blocks_add_up():
         assert torch.allclose(value, sum(part[name] for part in parts))
 
 
-def test_images_without_objects_teach_no_object():
+def test_images_without_objects_train_the_no_object_class():
     logits, boxes = torch.zeros(1, 2, 5, 4, requires_grad=True), torch.rand(1, 2, 5, 4, requires_grad=True)
     nothing = {"labels": torch.zeros(0, dtype=torch.int64), "boxes": torch.zeros(0, 4)}
     losses = set_losses(Predictions(logits, boxes), [nothing, nothing])
@@ -131,13 +131,13 @@ def test_images_without_objects_teach_no_object():
     assert (logits.grad[..., -1] < 0).all() and (logits.grad[..., :-1] > 0).all()
 
 
-def test_more_objects_than_queries_take_every_query():
+def test_more_objects_than_queries_use_every_query():
     target = {"labels": torch.arange(3), "boxes": torch.rand(3, 4)}
     queries, objects = match(torch.randn(2, 4), torch.rand(2, 4), target)
     assert len(queries) == len(set(objects.tolist())) == 2
 
 
-def test_numbers_that_are_not_finite_reach_the_loss_and_no_solver():
+def test_values_that_are_not_finite_reach_the_loss_but_not_the_solver():
     logits, boxes = torch.full((1, 1, 2, 4), float("nan")), torch.rand(1, 1, 2, 4)
     target = {"labels": torch.tensor([0]), "boxes": torch.rand(1, 4)}
     assert not torch.stack(list(set_losses(Predictions(logits, boxes), [target]).values())).sum().isfinite()

@@ -118,7 +118,7 @@ def test_refinements_change_nothing_before_training_and_everything_trains(refine
     assert last is not None and last.any()
 
 
-def test_q_lies_on_its_sphere_and_the_slack_need_not_be_kept():
+def test_q_lies_on_its_sphere_and_the_slack_is_redundant():
     model = finola.create("waves+conv/64x2@4:16").eval()
     basis = model.encoder.basis
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_a_picture_too_strong_for_the_sphere_is_scaled_onto_it():
     assert torch.allclose(q.square().sum(-1), torch.full((3,), 64.0), rtol=1e-5) and q.isfinite().all()
 
 
-def test_a_picture_outside_the_sphere_loses_what_draws_least():
+def test_projection_onto_the_sphere_changes_the_image_least():
     """The ridge that brings it onto the sphere draws it better than scaling does, and touches no picture inside."""
     encoder = finola.create("waves/256x1@16:64").eval().encoder
     torch.manual_seed(0)
@@ -161,7 +161,7 @@ def test_white_and_black_fit_into_the_sphere():
             assert torch.allclose(model(image), image, atol=0.02)  # the ridge takes a little in the corners
 
 
-def test_an_untrained_wave_model_draws_a_recognisable_photo():
+def test_an_untrained_wave_model_reconstructs_a_photo():
     photo = read_photo("skimage:astronaut")[None, :, :256, 128:384]
     with torch.no_grad():
         for name, at_least in (("waves/256x1@16:64", 22.0), ("waves/1024x1@16", 19.0), ("waves/256x1@8:96", 19.0)):
@@ -182,13 +182,13 @@ def test_tiles_are_decoded_across_their_borders():
 
 
 @pytest.mark.parametrize("option", ["+real", "+unit", "+mlp", "+linear"])
-def test_what_cannot_rotate_says_so(option):
-    with pytest.raises(ValueError, match="pairs can rotate"):
+def test_other_transitions_cannot_be_initialised_from_waves(option):
+    with pytest.raises(ValueError, match=r"mf-w720/64x1@4:32"):
         finola.create(f"mf-w720/64x1@4:32{option}", init="waves")
 
 
 @pytest.mark.parametrize("decoder", ["", "+patch", "+refined", "+tran1"])
-def test_any_encoder_can_start_from_waves(decoder, tmp_path):
+def test_any_encoder_supports_wave_initialisation(decoder, tmp_path):
     model = finola.create(f"mf-w720/64x1@4:32{decoder}", init="waves").eval()
     plain = finola.create("waves/64x1@4:32").eval()
     images = torch.rand(2, 3, 32, 32)
@@ -206,7 +206,7 @@ def grey_spectrum() -> Spectrum:
     return measure_spectrum([noise.expand(20, 3, 16, 16)], side=16, keep=40)
 
 
-def test_a_started_model_saves_and_loads_with_its_own_waves(tmp_path, grey_spectrum):
+def test_a_wave_initialised_model_saves_and_loads_its_own_waves(tmp_path, grey_spectrum):
     """Waves of other photos give every colour another count, so every shape comes from the file."""
     model = initialise_waves(finola.create("waves+conv/64x1@4:16"), grey_spectrum).eval()
     assert (model.encoder.basis.waves[:, 2] == 0).all()
@@ -219,7 +219,7 @@ def test_a_started_model_saves_and_loads_with_its_own_waves(tmp_path, grey_spect
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_the_wave_encoder_beside_another_is_solved_anew_not_stored(tmp_path, own, grey_spectrum):
+def test_the_analysis_of_an_additional_wave_encoder_is_recomputed_not_stored(tmp_path, own, grey_spectrum):
     model = initialise_waves(finola.create("test_resnet/64x1@4:16"), grey_spectrum if own else None).eval()
     model.save_pretrained(tmp_path / "model")
     assert not [key for key in load_file(tmp_path / "model" / "model.safetensors") if "analysis" in key]
@@ -236,7 +236,7 @@ def test_the_strongest_wave_is_found():
     assert spectrum.ranking[0].tolist() == [6, -10, 0]  # half-cycle steps up to a side of 64
 
 
-def test_a_wave_has_a_name():
+def test_a_wave_has_a_description():
     basis = WaveBasis(ModelConfig.parse("waves/64x1@16:64"))
     assert basis.describe(0).startswith("luma, ") and "px per cycle" in basis.describe(0)
 
@@ -256,13 +256,13 @@ def test_spectrum_command(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["spectra.json"]
 
 
-def test_too_few_channels_get_one_sentence():
-    with pytest.raises(ValueError, match="at least 3 channels"):
+def test_too_few_channels_raise():
+    with pytest.raises(ValueError, match=r"waves/2x1@4:16.*3.*2"):
         finola.create("waves/2x1@4:16")
 
 
-def test_the_decoder_s_refinement_starts_from_the_pixels_that_are_drawn() -> None:
-    """What the read-out does not draw, the first layer of the refinement does not see.
+def test_the_decoder_refinement_is_initialised_from_decoded_pixels() -> None:
+    """The first layer of the refinement depends only on what the read-out decodes.
 
     Computed in float64, because the singular values of the read-out span more digits than float32 has. The weights
     themselves were rounded to float32, which leaves about 2⁻²⁴ · √64 = 5e-7.

@@ -35,7 +35,7 @@ def photos(n: int, height: int, width: int, dtype: torch.dtype = torch.float32) 
 @pytest.mark.parametrize(
     "name", ["waves/64x1@8:32", "waves/256x1@16:64", "waves/64x1@8x4:32x64+corner", "waves/64x2@8:32+scatter"]
 )
-def test_a_wave_start_keeps_sigma_both_orders_and_its_equations(
+def test_wave_initialised_models_satisfy_their_equations_with_constant_sigma(
     name: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     model = wave_model(name, dtype)
@@ -50,7 +50,7 @@ def test_a_wave_start_keeps_sigma_both_orders_and_its_equations(
     assert sum(found.shares.values()) == pytest.approx(1)
 
 
-def test_a_random_model_misses_its_equations_except_where_an_order_makes_them_exact() -> None:
+def test_residuals_of_a_random_model_are_zero_only_where_an_order_makes_them_exact() -> None:
     transition = NormLinear(16).double()
     size, (y, x) = (7, 8), start_positions("center", (7, 8), 1)[0]
     found = measure_paths(waves(transition), torch.randn(3, 1, 16, dtype=torch.float64), size)
@@ -68,7 +68,7 @@ def test_a_random_model_misses_its_equations_except_where_an_order_makes_them_ex
         assert float(found.maps["mean"][image][y - 1 : y + 1, x - 1 : x + 1].max()) <= 1e-10
 
 
-def test_figures_equal_their_definitions() -> None:
+def test_metrics_equal_their_definitions() -> None:
     """Every quadrant, path by path, written out position by position."""
     transition, size, q = NormLinear(6).double(), (4, 5), torch.randn(2, 3, 6, dtype=torch.float64)
     analysed, coefficients = waves(transition), Coefficients(*(m.detach() for m in transition.coefficients()))
@@ -127,7 +127,7 @@ def test_a_map_of_one_line_has_nothing_to_measure(size: tuple[int, int]) -> None
     assert torch.isnan(found.residual_map).all()
 
 
-def test_what_no_wave_describes_is_not_called_exact() -> None:
+def test_undefined_speeds_have_no_residual() -> None:
     A, B = torch.randn(2, 8, 8, dtype=torch.float64)
     A[:, 4:] = B[:, 4:] = 0  # a singular pencil
     found = measure_paths(waves(Coefficients(A, B, A, B)), torch.randn(1, 1, 8, dtype=torch.float64), (4, 4))
@@ -146,7 +146,7 @@ def test_larger_images_are_tiled_and_their_maps_joined() -> None:
     assert "maps" not in batch.figures()
 
 
-def test_measuring_leaves_the_model_as_it_was() -> None:
+def test_measuring_does_not_change_the_model() -> None:
     model = Autoencoder("mf-w720/16x1@4:32+batchnorm").train()
     model.encoder.eval()
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -174,11 +174,11 @@ def test_cond_of_large_matrices_is_estimated() -> None:
     assert _cond(B) > 1e12
 
 
-def test_what_cannot_be_measured_says_so() -> None:
+def test_invalid_measurements_raise() -> None:
     model = wave_model("waves/16x1@4:16", torch.float32)
-    with pytest.raises(ValueError, match="bare matrices"):
+    with pytest.raises(ValueError, match="matrices"):
         measure(waves(model.transition), photos(1, 16, 16))
-    with pytest.raises(ValueError, match="at least one image"):
+    with pytest.raises(ValueError, match="at least one"):
         measure(waves(model), [])
     with pytest.raises(ValueError, match=r"shape \(3, 16, 16\)"):
         measure(waves(model), photos(1, 16, 16)[0])
@@ -191,7 +191,7 @@ def test_what_cannot_be_measured_says_so() -> None:
 @pytest.mark.parametrize(
     "name", ["waves/16x1@4:16", "mf-w720/8x4@4:32+unit", "mf-w720/8x2@4:32+real+scatter", "waves/3x1@4:16"]
 )
-def test_the_picture_is_written_whatever_the_waves(name: str, tmp_path) -> None:
+def test_a_plot_is_written_for_every_kind_of_waves(name: str, tmp_path) -> None:
     model = Autoencoder(name).eval()
     images = photos(1, 40, 36)
     found = waves(model)
@@ -200,15 +200,15 @@ def test_the_picture_is_written_whatever_the_waves(name: str, tmp_path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["waves.png"]
 
 
-def test_a_picture_that_cannot_be_written_says_so(tmp_path) -> None:
+def test_invalid_plot_paths_raise(tmp_path) -> None:
     model = Autoencoder("waves/16x1@4:16").eval()
     images = photos(1, 16, 16)
     found = waves(model)
     measured = found.residual(images)
     with pytest.raises(ValueError, match="end its name with one of"):
         plot_waves(found, measured, images, tmp_path / "waves.doc")
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="no folder"):
         plot_waves(found, measured, images, tmp_path / "none" / "waves.png")
-    with pytest.raises(ValueError, match="bare matrices"):
+    with pytest.raises(ValueError, match="matrices"):
         plot_waves(waves(model.transition), measured, images, tmp_path / "waves.png")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Stations after the map: whatever turns z into pixels."""
+"""Decoders from the map z to pixels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from finola.decoders.conv_ae import MAP_CHANNELS
 from finola.decoders.patch import PatchDecoder, TransformerDecoder
 from finola.decoders.upsampling import UpsamplingDecoder
 from finola.decoders.waves import ConvRefinement, WaveDecoder
+from finola.errors import InputError
 
 
 def build_decoder(config: ModelConfig) -> nn.Module:
-    """The decoder that a configuration names (wave models have `finola.decoders.waves`)."""
+    """Build the decoder of a configuration. Wave models use `finola.decoders.waves`."""
     channels = MAP_CHANNELS if config.transition == "conv-ae" else config.channels
     if config.decoder == "patch":
         return PatchDecoder(channels, config.cell)
@@ -22,7 +23,7 @@ def build_decoder(config: ModelConfig) -> nn.Module:
         return TransformerDecoder(channels, config.cell, blocks=int(config.decoder.removeprefix("tran")))
     height, width = config.cell
     if height != width:
-        raise ValueError(
-            f"model name {config}: the upsampling decoder has square cells, not {height}x{width}; use +patch."
+        raise InputError(
+            f"Model name {config}: the upsampling decoder needs square cells, got {height}x{width}. Use +patch."
         )
     return UpsamplingDecoder(channels, height)

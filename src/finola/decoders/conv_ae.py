@@ -1,17 +1,18 @@
-"""The convolutional peer of propagation (appendix A.3): conv blocks upsample a 2×2 grid of vectors to the map."""
+"""Convolutional baseline of propagation (appendix A.3): upsample a 2×2 grid of vectors to the map."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from finola.decoders.upsampling import conv_norm
+from finola.errors import InputError
 
-WIDTH = 512  # inside the blocks
-MAP_CHANNELS = 1024  # of the map that the shared last layers take
+WIDTH = 512  # channels of the blocks
+MAP_CHANNELS = 1024  # channels of the map, the input of the decoder
 
 
 class ConvGrower(nn.Module):
-    """q (N, 4, C), read as a 2×2 grid, → z (N, 1024, H, W) by blocks of three 3×3 convolutions and an upsampling.
+    """Upsample q (N, 4, C), a 2×2 grid, to z (N, 1024, H, W); each block has three 3×3 convolutions and upsampling.
 
     >>> import torch
     >>> ConvGrower(channels=16, size=(8, 8))(torch.randn(1, 4, 16)).shape
@@ -23,7 +24,7 @@ class ConvGrower(nn.Module):
         height, width = size
         doublings = (height // 2).bit_length() - 1
         if height != width or height != 2 << doublings or doublings < 1:
-            raise ValueError(f"Conv-AE doubles a 2x2 grid to 4, 8, 16, … positions a side, not to {height}x{width}.")
+            raise InputError(f"Conv-AE needs a square map with a side of 4, 8, 16, …, got {height}x{width}.")
         layers: list[nn.Module] = []
         for block in range(doublings):
             for layer in range(3):

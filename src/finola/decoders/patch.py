@@ -1,4 +1,4 @@
-"""Patch decoders: every position of z becomes its cell of pixels, linearly or after transformer blocks."""
+"""Patch decoders: each position of z is decoded to its cell of pixels by a linear layer or a transformer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 def patches_to_image(patches: Tensor, cell: tuple[int, int]) -> Tensor:
-    """(N, H, W, 3·cell_h·cell_w) → (N, 3, H·cell_h, W·cell_w).
+    """Rearrange patches (N, H, W, 3·cell_h·cell_w) to images (N, 3, H·cell_h, W·cell_w).
 
     >>> import torch
     >>> patches_to_image(torch.zeros(1, 2, 3, 3 * 4 * 5), (4, 5)).shape
@@ -18,7 +18,7 @@ def patches_to_image(patches: Tensor, cell: tuple[int, int]) -> Tensor:
 
 
 class PatchDecoder(nn.Module):
-    """A C-channel token becomes a cell of pixels by one linear layer (masked FINOLA's decoder, appendix B)."""
+    """Linear decoder from each position to its cell of pixels, as in masked FINOLA (appendix B)."""
 
     def __init__(self, channels: int, cell: tuple[int, int]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class PatchDecoder(nn.Module):
 
 
 class TransformerDecoder(nn.Module):
-    """Transformer blocks 512 wide, without position embedding, then the linear layer (Masked-FINOLA-B, appendix B)."""
+    """Transformer blocks of width 512 without position embedding, then a linear layer (Masked-FINOLA-B, appendix B)."""
 
     def __init__(self, channels: int, cell: tuple[int, int], blocks: int, width: int = 512) -> None:
         super().__init__()

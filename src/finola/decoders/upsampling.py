@@ -1,10 +1,12 @@
-"""The paper's upsampling + convolution decoder (appendix A, Table 11), for cells of 1, 2, 4, … 32 pixels."""
+"""Upsampling and convolution decoder of the paper (appendix A, Table 11), for cells of 1, 2, 4, … 32 pixels."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-# pixels per position → (width of the up-conv that leads here, width of the res-conv that follows)
+from finola.errors import InputError
+
+# Side of a cell in pixels → (channels of the up-conv before this scale, channels of the res-conv after it)
 STAGES = {32: (512, 512), 16: (512, 512), 8: (512, 256), 4: (256, 256), 2: (256, 128), 1: (128, 128)}
 
 
@@ -14,7 +16,7 @@ def conv_norm(in_channels: int, out_channels: int) -> nn.Sequential:
 
 
 class ResConv(nn.Module):
-    """Two 3×3 convolutions; the identity joins where the width does not change, and there is never a shortcut conv."""
+    """Two 3×3 convolutions, with an identity shortcut only if the number of channels does not change."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class UpConv(nn.Sequential):
 
 
 class UpsamplingDecoder(nn.Sequential):
-    """z (N, C, H, W) → images (N, 3, cell·H, cell·W), one column of the paper's table.
+    """Decode z (N, C, H, W) to images (N, 3, cell·H, cell·W); one column of Table 11.
 
     >>> import torch
     >>> UpsamplingDecoder(channels=32, cell=4)(torch.randn(1, 32, 6, 8)).shape
@@ -46,8 +48,8 @@ class UpsamplingDecoder(nn.Sequential):
 
     def __init__(self, channels: int, cell: int) -> None:
         if cell not in STAGES:
-            raise ValueError(
-                f"the upsampling decoder has cells of 1, 2, 4, 8, 16 or 32 pixels, not {cell}; use +patch."
+            raise InputError(
+                f"The upsampling decoder needs cells of 1, 2, 4, 8, 16 or 32 pixels, got {cell}. Use +patch."
             )
         blocks: list[nn.Module] = []
         for scale, (up, width) in STAGES.items():

@@ -1,4 +1,7 @@
-"""The wave read-out: every position samples its plane waves inside its cell. Refinements start as no change at all."""
+"""Wave decoder: a linear read-out evaluates the plane waves of each position in its cell; optional refinements.
+
+Refinements are zero-initialised, so the decoder is unchanged before training.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from finola.decoders.patch import PatchDecoder, patches_to_image
 
 
 class WaveDecoder(nn.Module):
-    """z → images: the linear read-out, then what `refinement(z, image)` makes of it."""
+    """Decode z to images with the linear read-out, then apply `refinement(z, image)` if given."""
 
     def __init__(self, config: ModelConfig, refinement: nn.Module | None = None) -> None:
         super().__init__()
@@ -27,7 +30,7 @@ class WaveDecoder(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """x + two 3×3 convolutions, no batch statistics."""
+    """Residual block of two 3×3 convolutions without batch norm."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -41,11 +44,11 @@ class ResidualBlock(nn.Module):
 
 
 class ConvRefinement(nn.Module):
-    """Residual convolutions on the map add to every cell's pixels; more of them on pixels work across cells and tiles.
+    """Residual convolutions on the map, then on the pixels, where they also cross the boundaries of cells and tiles.
 
-    Those on pixels see them as blocks of up to 4×4, 48 channels: on a CPU convolutions of 3 channels cost a fifth of a
-    training step and next to no FLOPs. The larger a cell, the more is left to them: two residual blocks for every time
-    that its side is twice a block's.
+    Pixels are processed as blocks of up to 4×4, with 48 channels: convolutions with 3 channels would take a fifth of a
+    training step on a CPU although they have few FLOPs. Larger cells get more layers: two residual blocks for each
+    doubling of the cell's side beyond that of a block.
     """
 
     def __init__(self, channels: int, cell: tuple[int, int], width: int = 128, per_pixel: int = 4) -> None:
@@ -55,13 +58,13 @@ class ConvRefinement(nn.Module):
         pixel_width = per_pixel * block**2
         self.on_map = nn.Sequential(nn.Conv2d(channels, width, 1), ResidualBlock(width), ResidualBlock(width))
         self.to_pixels = nn.Conv2d(width, 3 * cell[0] * cell[1], 1)
-        deeper = [ResidualBlock(pixel_width) for _ in range(2 * int(math.log2(min(cell) / block)))]
-        for each in deeper:
-            zero_last_layer(each)
+        extra = [ResidualBlock(pixel_width) for _ in range(2 * int(math.log2(min(cell) / block)))]
+        for layer in extra:
+            zero_last_layer(layer)
         self.on_pixels = nn.Sequential(
             nn.PixelUnshuffle(block),
             nn.Conv2d(3 * block**2, pixel_width, 3, padding=1),
-            nn.Sequential(nn.GELU(), *deeper),
+            nn.Sequential(nn.GELU(), *extra),
             nn.Conv2d(pixel_width, 3 * block**2, 3, padding=1),
             nn.PixelShuffle(block),
         )
@@ -69,17 +72,20 @@ class ConvRefinement(nn.Module):
         zero_last_layer(self.on_pixels)
 
     def look_through(self, read_out: PatchDecoder) -> None:
-        """Let the first layer start from random mixtures of the pixels that the read-out draws in a cell.
+        """Initialise the first layer with random combinations of the pixels that the read-out decodes in a cell.
 
-        What separates one cell from its neighbours are faint, fast waves, which random mixtures of the channels would
-        drown; trained from there the net learns an order of magnitude more slowly (docs/waves.md, §7).
+        The differences between neighbouring cells are in waves of high frequency and low amplitude, which random
+        combinations of channels barely contain. Training from those is an order of magnitude slower (docs/waves.md,
+        §7).
         """
         first, pixels = self.on_map[0], read_out.linear.weight.double()  # (3·h·w, C)
         assert isinstance(first, nn.Conv2d) and first.bias is not None
         area = len(pixels) // 3
         mean = torch.block_diag(*[torch.full((area, area), 1 / area, dtype=torch.float64)] * 3)
         detail = torch.eye(len(pixels), dtype=torch.float64) - mean
-        scale = (4 * mean + 16 * detail).to(pixels)  # about 1/std: a cell's mean colour varies more than its pixels
+        scale = (4 * mean + 16 * detail).to(
+            pixels
+        )  # about 1/std; the mean colour of a cell varies more than its details
         mix = torch.randn(first.out_channels, len(pixels), dtype=pixels.dtype, device=pixels.device)
         first.weight.copy_((mix @ scale @ pixels / math.sqrt(len(pixels)))[:, :, None, None])
         nn.init.zeros_(first.bias)
@@ -91,7 +97,7 @@ class ConvRefinement(nn.Module):
 
 
 class AddedDecoder(nn.Module):
-    """A decoder of the paper beside the read-out: its last layer starts at zero, its image is added."""
+    """Decoder of the paper whose output is added to the read-out; its last layer is zero-initialised."""
 
     def __init__(self, decoder: nn.Module) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """Mobile-Former encoders W720 … W5760: a mobile CNN and six global tokens in parallel (table mf-enc-achs).
 
-At 800×1333, attention products counted, `with_tokens` takes 5.51, 20.24, 77.43 G multiply–adds (5.6, 20.4, 77.5 there).
+At 800×1333, `with_tokens` of W720, W1440 and W2880 needs 5.51, 20.24 and 77.43 G multiply–adds, including attention
+products (5.6, 20.4 and 77.5 G in the paper).
 """
 
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from finola.checks import check_size, check_values
+from finola.errors import UnknownNameError
 
 
 @dataclass(frozen=True)
 class MobileFormerSpec:
-    """One column of the table: stages of rows (#exp, #out), bneck-lite in stage 1, then M-F↓ first and M-F after it."""
+    """One column of the table: per stage, rows (#exp, #out). Stage 1 is bneck-lite, the others M-F↓ followed by M-F."""
 
     token_dim: int
     stem: int
@@ -56,9 +58,9 @@ def _scaled(spec: MobileFormerSpec, factor: float, **changes: Any) -> MobileForm
     return replace(spec, stem=int(spec.stem * factor), stages=stages, **changes)
 
 
-# W1440 halves W2880 row by row. The one row printed otherwise, 288/96 at the head of stage 4, is read as 576/176,
-# which fits the printed size and multiply–adds. W4320 and W5760 are given only as W2880 × 1.5 and × 2, with sizes
-# that follow when the last 1×1 conv stays at 2880 and the last Mobile→Former is left out: a fit, not a statement.
+# W1440 has half the widths of W2880 in every row. The paper prints 288/96 in the first row of stage 4; 576/176 is used,
+# because it matches the printed parameters and multiply–adds. The paper specifies W4320 and W5760 only as W2880 × 1.5
+# and × 2. Keeping the last 1×1 convolution at 2880 and omitting the last Mobile→Former is inferred from their sizes.
 SPECS = {
     "mf-w720": _W720,
     "mf-w1440": _scaled(_W2880, 0.5, channels=1440),
@@ -74,13 +76,13 @@ def conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
-    """Softmax attention, scale (C/heads)^-½, on (N, L, C) sequences that are already projected."""
+    """Softmax attention with scale (C/heads)^-½ on projected sequences (N, L, C)."""
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
     return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
 
 
 class MobileToFormer(nn.Module):
-    """Tokens look at the map; keys and values are the raw map."""
+    """Cross-attention from tokens to the feature map, with the unprojected map as keys and values."""
 
     def __init__(self, channels: int, token_dim: int) -> None:
         super().__init__()
@@ -97,7 +99,7 @@ class MobileToFormer(nn.Module):
 
 
 class Former(nn.Module):
-    """A post-norm transformer block on the tokens; keys and values are the raw tokens."""
+    """Post-norm transformer block on the tokens, with the unprojected tokens as keys and values."""
 
     def __init__(self, token_dim: int) -> None:
         super().__init__()
@@ -114,7 +116,7 @@ class Former(nn.Module):
 
 
 class FormerToMobile(nn.Module):
-    """The map looks at the tokens; queries are the raw map."""
+    """Cross-attention from the feature map to the tokens, with the unprojected map as queries."""
 
     def __init__(self, channels: int, token_dim: int) -> None:
         super().__init__()
@@ -127,7 +129,7 @@ class FormerToMobile(nn.Module):
 
 
 class DyReLU(nn.Module):
-    """max(a₁x, a₂x) with slopes per image and channel, read from the first token."""
+    """Dynamic ReLU, max(a₁x, a₂x), with slopes per image and channel computed from the first token."""
 
     def __init__(self, channels: int, token_dim: int) -> None:
         super().__init__()
@@ -138,12 +140,12 @@ class DyReLU(nn.Module):
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         a = 2 * (self.slopes(tokens[:, 0]) - 0.5)  # (N, 2C) in [-1, 1]
         a1, a2 = a[..., None, None].chunk(2, dim=1)
-        # max(sx, tx) = (s + t)/2 · x + |s − t|/2 · |x|, whose backward needs no masks
+        # max(sx, tx) = (s + t)/2 · x + |s − t|/2 · |x|, whose backward pass stores no masks
         return torch.addcmul((a1 + 1 + a2) / 2 * x, (a1 + 1 - a2).abs() / 2, x.abs())
 
 
 class BottleneckLite(nn.Module):
-    """bneck-lite: no work on the tokens, which pass through."""
+    """bneck-lite: depthwise and pointwise convolution; the tokens are returned unchanged."""
 
     def __init__(self, inputs: int, exp: int, out: int) -> None:
         super().__init__()
@@ -155,7 +157,7 @@ class BottleneckLite(nn.Module):
 
 
 class InvertedBottleneck(nn.Module):
-    """Mobile in M-F: expand, depthwise 3×3, project; the identity is added only where in = out."""
+    """Mobile in M-F: expansion, depthwise 3×3, projection; residual connection only if in = out."""
 
     def __init__(self, inputs: int, exp: int, out: int, token_dim: int) -> None:
         super().__init__()
@@ -171,7 +173,7 @@ class InvertedBottleneck(nn.Module):
 
 
 class DownBottleneck(nn.Module):
-    """Mobile in M-F↓: two lite bottlenecks, the first with stride 2, the second with an identity of its own."""
+    """Mobile in M-F↓: two lite bottlenecks, the first with stride 2, the second with a residual connection."""
 
     def __init__(self, inputs: int, exp: int, out: int, token_dim: int) -> None:
         super().__init__()
@@ -187,7 +189,7 @@ class DownBottleneck(nn.Module):
 
 
 class MobileFormerBlock(nn.Module):
-    """M-F and M-F↓: Mobile reads the tokens that Former has just updated."""
+    """M-F and M-F↓ block, in which Mobile uses the tokens updated by Former."""
 
     def __init__(self, inputs: int, exp: int, out: int, token_dim: int, down: bool) -> None:
         super().__init__()
@@ -202,21 +204,21 @@ class MobileFormerBlock(nn.Module):
 
 
 @contextmanager
-def _statistics_kept(block: nn.Module) -> Iterator[None]:
-    """Recomputing a block must not enter the same batch into its batch norms a second time."""
+def _frozen_statistics(block: nn.Module) -> Iterator[None]:
+    """Disable updates of running statistics while a block is recomputed, so that a batch is not counted twice."""
     norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    saved = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for norm, before in zip(norms, kept, strict=True):
+        for norm, before in zip(norms, saved, strict=True):
             norm.momentum, norm.num_batches_tracked = before
 
 
 class MobileFormer(nn.Module):
-    """Mobile-Former whose last stage stays at 1/16.
+    """Mobile-Former encoder with output stride 16.
 
     >>> encoder = MobileFormer("mf-w720")
     >>> encoder(torch.rand(1, 3, 256, 256)).shape
@@ -228,7 +230,7 @@ class MobileFormer(nn.Module):
     def __init__(self, name: str = "mf-w720", in_channels: int = 3) -> None:
         super().__init__()
         if name not in SPECS:
-            raise ValueError(f"No Mobile-Former is called {name!r}; the known ones are {', '.join(SPECS)}.")
+            raise UnknownNameError(f"Unknown Mobile-Former {name!r}; use one of {', '.join(SPECS)}.")
         spec, d = SPECS[name], SPECS[name].token_dim
         self.channels = spec.channels
         self.stage_channels = [rows[-1][1] for rows in spec.stages[:-1]] + [spec.channels]
@@ -242,7 +244,7 @@ class MobileFormer(nn.Module):
                 self.blocks.append(MobileFormerBlock(inputs, exp, out, d, down=row == 0))
                 inputs = out
             self.stage_ends.append(len(self.blocks) - 1)
-        # Only `with_tokens` reads it: frozen, or distributed training on the map would wait for its gradients in vain.
+        # Used only by `with_tokens`. It is frozen because distributed training fails on parameters without gradients.
         last = MobileToFormer(inputs, d).requires_grad_(False)
         self.last_mobile_to_former = last if spec.last_mobile_to_former else None
         self.last_conv = nn.Sequential(conv_bn(inputs, spec.channels, 1), nn.ReLU6())
@@ -250,7 +252,7 @@ class MobileFormer(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def reset_parameters(self) -> None:
-        """Initialise as the author's code does: linear layers N(0, 0.01²) with zero bias, convolutions by fan-out."""
+        """Initialise as in the authors' code: linear layers N(0, 0.01²) with zero bias, convolutions by fan-out."""
         nn.init.normal_(self.tokens)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -260,14 +262,14 @@ class MobileFormer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def layer_of(self, name: str) -> int:
-        """Which layer a parameter belongs to, counted from 0 at the image: stem, blocks, last convolution."""
+        """Layer index of a parameter for layer-wise learning rate decay, from the stem (0) to the last convolution."""
         part, _, rest = name.partition(".")
         if part == "blocks":
             return 1 + int(rest.partition(".")[0])
         return 0 if part in ("stem", "tokens") else 1 + len(self.blocks)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute every block in the backward pass instead of keeping its activations."""
+        """Enable activation checkpointing of each block."""
         self.grad_checkpointing = enable
 
     def _run(self, block: nn.Module, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,14 +279,14 @@ class MobileFormer(nn.Module):
             x, tokens = checkpoint(block, x, tokens, use_reentrant=False)
         else:
             x, tokens = checkpoint(
-                block, x, tokens, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_kept(block))
+                block, x, tokens, use_reentrant=False, context_fn=lambda: (nullcontext(), _frozen_statistics(block))
             )
         return x, tokens
 
     def _maps_and_tokens(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
         check_values(images)
         check_size(images.shape[-2], images.shape[-1], self.reduction)
-        # Channels last: depthwise convolutions are bound by memory, and maps become tokens without being copied.
+        # Channels-last: depthwise convolutions are memory-bound, and maps become tokens without a copy.
         x = self.stem(images.contiguous(memory_format=torch.channels_last))
         tokens = self.tokens.expand(images.shape[0], -1, -1)  # (N, 6, d)
         maps = []
@@ -295,16 +297,16 @@ class MobileFormer(nn.Module):
         return maps, tokens
 
     def stages(self, images: Tensor) -> list[Tensor]:
-        """The maps of stages 1 … 4, at 1/2, 1/4, 1/8 and 1/16; the last is `forward`'s."""
+        """Feature maps of stages 1 … 4 at 1/2, 1/4, 1/8 and 1/16; the last is the output of `forward`."""
         *finer, last = self._maps_and_tokens(images)[0]
         return [*finer, self.last_conv(last)]
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) images to an (N, channels, H/16, W/16) map."""
+        """Encode images (N, 3, H, W) to a feature map (N, channels, H/16, W/16)."""
         return self.stages(images)[-1]
 
     def with_tokens(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """`forward`'s map, and the global tokens (N, 6, d) after the last Mobile→Former."""
+        """Return the output of `forward` and the global tokens (N, 6, d) after the last Mobile→Former."""
         maps, tokens = self._maps_and_tokens(images)
         if self.last_mobile_to_former is not None:
             tokens = self.last_mobile_to_former(maps[-1], tokens)

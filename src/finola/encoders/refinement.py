@@ -1,4 +1,4 @@
-"""What trains on top of the wave encoder: its last layer is zero, so that it changes nothing before training."""
+"""Trainable refinement of the wave encoder. The last layer is zero-initialised, so q is unchanged before training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from finola.pooling import AttentionPool
 
 
 class DepthwiseBlock(nn.Module):
-    """x + pointwise(GELU(pointwise(depthwise 5×5 x))), no batch statistics."""
+    """Residual block of a depthwise 5×5 and two pointwise convolutions, with group norm instead of batch norm."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class DepthwiseBlock(nn.Module):
 
 
 class ConvRefiner(nn.Module):
-    """A small depthwise convolution net: images → what to add to the picture coordinates (N, M, size)."""
+    """Small depthwise CNN from images to an update (N, M, size) of the wave coordinates."""
 
     def __init__(self, image_size: tuple[int, int], paths: int, size: int, width: int = 64) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ConvRefiner(nn.Module):
 
 
 class PooledRefiner(nn.Module):
-    """Any encoder (a Mobile-Former, a timm backbone), attention pooling, and a linear layer."""
+    """Encoder (Mobile-Former or timm backbone), attention pooling and a linear layer."""
 
     def __init__(self, encoder: nn.Module, paths: int, size: int, width: int = 512) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class PooledRefiner(nn.Module):
 
 
 def build_refinement(name: str, config: ModelConfig, size: int) -> ConvRefiner | PooledRefiner:
-    """`conv`, a Mobile-Former or a timm backbone, its last layer zero."""
+    """Build a refinement by name, `conv`, a Mobile-Former or a timm backbone, with a zero last layer."""
     refiner: ConvRefiner | PooledRefiner
     if name == "conv":
         refiner = ConvRefiner(config.image_size, config.paths, size)

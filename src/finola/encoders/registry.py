@@ -1,4 +1,4 @@
-"""Mobile-Former in timm's registry: importing this module makes `timm.create_model("mobile_former_w720")` work."""
+"""Register Mobile-Former in timm: after importing this module, `timm.create_model("mobile_former_w720")` works."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import Tensor, nn
 
 from finola.encoders.mobile_former import SPECS, MobileFormer
+from finola.errors import InputError
 
 Indices = int | list[int] | tuple[int, ...] | None
 
 
-def _taken(indices: Indices, count: int) -> list[int]:
-    """timm's way to name stages: None is all, n the last n, a list may count from the end."""
+def _resolve(indices: Indices, count: int) -> list[int]:
+    """Resolve stage indices as timm does: None selects all, n the last n; a list may contain negative indices."""
     if indices is None or isinstance(indices, int):
         return list(range(count))[-indices if indices else 0 :]
     return [range(count)[index] for index in indices]
 
 
 class MobileFormerClassifier(MobileFormer):
-    """Mobile-Former with timm's interface: mean over the map, dropout, linear layer.
+    """Mobile-Former classifier with timm's interface: average pooling, dropout, linear layer.
 
     >>> import timm, torch
     >>> timm.create_model("mobile_former_w720", num_classes=10)(torch.rand(1, 3, 224, 224)).shape
@@ -44,13 +45,13 @@ class MobileFormerClassifier(MobileFormer):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new linear layer for `num_classes`; 0 leaves the pooled features."""
+        """Replace the linear layer by one for `num_classes`; with 0 the output is the pooled features."""
         if global_pool not in (None, "", "avg"):
-            raise ValueError(f"global_pool={global_pool!r} is not known: use 'avg', or '' to keep the map.")
+            raise InputError(f"Unknown global_pool={global_pool!r}; use 'avg', or '' for no pooling.")
         self.global_pool = getattr(self, "global_pool", "avg") if global_pool is None else global_pool
         if num_classes and not self.global_pool:
-            raise ValueError(
-                f"global_pool='' keeps the map, which {num_classes} classes cannot be read from: use 'avg'."
+            raise InputError(
+                f"global_pool='' has no pooled features for a classifier of {num_classes} classes; use 'avg'."
             )
         self.num_classes = num_classes
         self.head: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
@@ -82,30 +83,30 @@ class MobileFormerClassifier(MobileFormer):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """timm's access to stage maps; `norm` and `stop_early` have nothing to act on in a map of a stage."""
+        """Return feature maps of stages, as in timm; `norm` and `stop_early` have no effect."""
         if output_fmt != "NCHW":
-            raise ValueError(f"output_fmt={output_fmt!r} is not known: Mobile-Former gives NCHW maps.")
+            raise InputError(f"Unsupported output_fmt={output_fmt!r}; Mobile-Former supports NCHW only.")
         maps = self.stages(images)
-        taken = [maps[index] for index in _taken(indices, len(maps))]
-        return taken if intermediates_only else (maps[-1], taken)
+        selected = [maps[index] for index in _resolve(indices, len(maps))]
+        return selected if intermediates_only else (maps[-1], selected)
 
     def prune_intermediate_layers(
         self, indices: Indices = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what no stage in `indices` needs, and return them counted from the first stage."""
-        taken = _taken(indices, len(self.stage_ends))
-        stages = max(taken) + 1
+        """Remove layers that no stage in `indices` needs; return the indices as non-negative numbers."""
+        selected = _resolve(indices, len(self.stage_ends))
+        stages = max(selected) + 1
         if stages < len(self.stage_ends):
             self.stage_ends, self.stage_channels = self.stage_ends[:stages], self.stage_channels[:stages]
             self.blocks = self.blocks[: self.stage_ends[-1] + 1]
             self.last_mobile_to_former, self.last_conv = None, nn.Sequential()
         if prune_head:
             self.reset_classifier(0)
-        return taken
+        return selected
 
 
 def _register(name: str) -> str:
-    """Enter `mf-w720` as `mobile_former_w720`, and return that name."""
+    """Register `mf-w720` in timm as `mobile_former_w720` and return that name."""
 
     def create(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         feature_cfg = {"out_indices": (0, 1, 2, 3), "feature_cls": "getter"}
@@ -117,7 +118,7 @@ def _register(name: str) -> str:
     return register_model(create).__name__
 
 
-# No published weights; mean 0 and std 1 because Mobile-Former takes images in [0, 1] as they are.
+# There are no published weights. Mean 0 and std 1, because Mobile-Former takes images in [0, 1] without normalisation.
 default_cfgs = generate_default_cfgs(
     {
         name.replace("mf-", "mobile_former_"): {

@@ -1,4 +1,4 @@
-"""Image → q by least squares on a model's plane waves, computed separably, plus what a refinement adds."""
+"""Wave encoder: q by separable least squares on the plane waves of a model, plus an optional refinement."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from finola.propagation import start_positions
 from finola.wave.basis import WaveBasis
 from finola.wave.spectrum import OPPONENT, Spectrum
 
-WITHIN = 0.995  # of the sphere's radius: some slack is left to a refinement
+WITHIN = 0.995  # fraction of the sphere's radius, to leave room for a refinement
 BISECTIONS = 32
 _WAVES = ("waves", "means", "period")
-RIDGE = 3e-4  # of the mean diagonal: a period above the image's side makes neighbouring waves nearly dependent
+RIDGE = 3e-4  # relative to the mean diagonal; adjacent waves are nearly dependent if the period exceeds the image side
 
 
 class WaveEncoder(nn.Module):
-    """Images (N, 3, H, W) → q (N, M, C) on its sphere.
+    """Encode images (N, 3, H, W) to q (N, M, C) with ‖q‖² = C.
 
-    Two small products project the image on cos and sin of every row and column frequency; the products of those are its
-    correlations with the plane waves; one small matrix per colour, the inverse of the waves' Gram matrix, solves for
-    their amplitudes. No matrix over pixels is ever built.
+    Two small matrix products correlate the image with the cosines and sines of all row and column frequencies. Their
+    combinations are the correlations with the plane waves, and one matrix per colour, the inverse of the Gram matrix
+    of the waves, gives the amplitudes. No matrix with one row per pixel is needed.
     """
 
     column_waves: Tensor  # (W, 2·|u|): cosines, then sines, of every distinct u
     row_waves: Tensor  # (2·|v|, H)
     colour_mix: Tensor  # (3, 3)
-    terms: Tensor  # (2, size): where a coordinate's two products stand in the table of all products
-    signs: Tensor  # (size,): of the second product
+    terms: Tensor  # (2, size): indices of the two products of each coordinate in the table of all products
+    signs: Tensor  # (size,): sign of the second product
 
     def __init__(
         self,
@@ -42,32 +42,33 @@ class WaveEncoder(nn.Module):
         *,
         stored: bool = True,
     ) -> None:
-        """With `stored=False` the state dict has no `analysis.*`: it is solved anew from the waves that are loaded."""
+        """With `stored=False` the state dict excludes `analysis.*`, which is recomputed from the loaded waves."""
         super().__init__()
         self.config = config
         self.set_spectrum(spectrum)
         self.stored = stored
         if not stored:
-            # torch annotates no argument of it
-            self.register_state_dict_post_hook(_leave_analysis_out)  # type: ignore[no-untyped-call]
+            # The method is not annotated in torch.
+            self.register_state_dict_post_hook(_remove_analysis)  # type: ignore[no-untyped-call]
         self.refinement = build_refinement(refinement, config, self.basis.size) if refinement else None
 
     def set_spectrum(self, spectrum: Spectrum | None) -> None:
-        """Take the waves of this spectrum (None: the bundled one) and solve for their analysis."""
+        """Use the waves of this spectrum (None: the bundled one) and compute their analysis matrices."""
         self.basis = WaveBasis(self.config, spectrum)
         self._prepare()
         self.analysis = nn.ParameterList(nn.Parameter(matrix) for matrix in self._solved())
 
     def _solved(self) -> list[Tensor]:
-        """The analysis by least squares: per colour, the inverse of the waves' Gram matrix."""
+        """Least-squares analysis matrices: the inverse of the Gram matrix of the waves of each colour."""
         return [torch.linalg.inv(gram).float().contiguous() for gram in self.gram()]
 
     def _prepare(self) -> None:
-        """Sines and cosines of the distinct frequencies, and which of their products each coordinate is made of."""
+        """Compute sines and cosines of the distinct frequencies, and the indices of their products per coordinate."""
         self._eigen: tuple[list[Tensor], Tensor] | None = None
         basis = self.basis
         x, y = self._pixels()
-        u, u_index = F.pad(basis.frequencies()[:, 0], (1, 0)).unique(return_inverse=True)  # the means' 0 goes first
+        # Frequency 0, that of the means, is prepended.
+        u, u_index = F.pad(basis.frequencies()[:, 0], (1, 0)).unique(return_inverse=True)
         v, v_index = F.pad(basis.frequencies()[:, 1], (1, 0)).unique(return_inverse=True)
         columns, rows = x[:, None] * u, v[:, None] * y
         self.register_buffer("column_waves", torch.cat([columns.cos(), columns.sin()], 1).float(), persistent=False)
@@ -88,7 +89,7 @@ class WaveEncoder(nn.Module):
         self.register_buffer("signs", signs, persistent=False)
 
     def _pixels(self) -> tuple[Tensor, Tensor]:
-        """x and y of every column and row, counted from the origin of the first path's start cell."""
+        """Coordinates x and y of all columns and rows, relative to the start cell of the first path."""
         config = self.config
         row, column = start_positions(config.start, config.map_size, config.paths)[0]
         height, width = config.image_size
@@ -97,7 +98,7 @@ class WaveEncoder(nn.Module):
         return x, y
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
-        """Take the waves of the weights: how many each colour has, and so the shapes of `analysis`, may differ."""
+        """Use the waves of the loaded weights, whose number per colour determines the shapes of `analysis`."""
         self._check_waves(
             {key: state_dict[f"{prefix}basis.{key}"] for key in _WAVES if f"{prefix}basis.{key}" in state_dict}
         )
@@ -113,16 +114,16 @@ class WaveEncoder(nn.Module):
             self._prepare()
             if not self.stored:
                 state_dict |= {f"{prefix}analysis.{colour}": matrix for colour, matrix in enumerate(self._solved())}
-            trains = any(matrix.requires_grad for matrix in self.analysis)
+            trainable = any(matrix.requires_grad for matrix in self.analysis)
             sizes = self.basis.sizes()
-            self.analysis = nn.ParameterList(nn.Parameter(torch.empty(n, n), trains) for n in sizes)
+            self.analysis = nn.ParameterList(nn.Parameter(torch.empty(n, n), trainable) for n in sizes)
             self.to(device)
         elif not self.stored:
             state_dict |= {f"{prefix}analysis.{colour}": own.detach() for colour, own in enumerate(self.analysis)}
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _check_waves(self, given: dict[str, Tensor]) -> None:
-        """Raise CorruptFileError for waves that no basis of this model has, before anything is computed from them."""
+        """Raise CorruptFileError if loaded waves are invalid for this model, before they are used."""
         waves = given.get("waves", self.basis.waves)
         means = given.get("means", self.basis.means)
         period = given.get("period", self.basis.period)
@@ -132,16 +133,20 @@ class WaveEncoder(nn.Module):
             raise CorruptFileError("basis.waves, basis.means and basis.period do not describe plane waves.")
         size, colours = len(means) + 2 * len(waves), waves[:, 2].tolist()
         if size > self.config.channels - 2 or len(set(means.tolist())) != len(means):
-            raise CorruptFileError(f"basis.waves has {size} coordinates, too many for {self.config.channels} channels.")
+            raise CorruptFileError(
+                f"basis.waves has {size} coordinates, more than {self.config.channels} channels allow."
+            )
         if not set(colours) | set(means.tolist()) <= {0, 1, 2} or colours != sorted(colours):
-            raise CorruptFileError("basis.waves and basis.means name colours other than 0, 1 and 2, in this order.")
+            raise CorruptFileError(
+                "basis.waves and basis.means must have colours 0, 1 and 2, with waves sorted by colour."
+            )
 
     def gram(self) -> list[Tensor]:
-        """Per colour: ΦᵀΦ + ridge over all pixels, float64, from one-dimensional sums alone."""
+        """Gram matrix ΦᵀΦ + ridge over all pixels for each colour, float64, computed from one-dimensional sums."""
         x, y = self._pixels()
         grams = []
         for colour in range(3):
-            # The mean is the wave of frequency 0, of which only the cosine is kept.
+            # The mean is the wave of frequency 0, which has only a cosine.
             mean = int((self.basis.means == colour).any())
             own = self.basis.waves[:, 2] == colour
             u, v = (F.pad(frequency[own], (mean, 0)) for frequency in self.basis.frequencies().unbind(1))
@@ -162,22 +167,23 @@ class WaveEncoder(nn.Module):
         return grams
 
     def correlations(self, images: Tensor) -> Tensor:
-        """Φᵀ(image − ½): (N, size)."""
+        """Correlations with the waves, Φᵀ(image − ½): (N, size)."""
         n, _, height, width = images.shape
-        along_x = (images - 0.5).reshape(-1, width) @ self.column_waves  # rows of all images: (N·3·H, 2·|u|)
-        mixed = self.colour_mix @ along_x.reshape(n, 3, -1)  # (N, 3, H·2|u|); fewer numbers here than in pixels
+        along_x = (images - 0.5).reshape(-1, width) @ self.column_waves  # (N·3·H, 2·|u|)
+        mixed = self.colour_mix @ along_x.reshape(n, 3, -1)  # (N, 3, H·2|u|), smaller than the pixels
         table = (self.row_waves @ mixed.reshape(n, 3, height, -1)).flatten(1)  # (N, 3·2|v|·2|u|)
         return table[:, self.terms[0]] + self.signs * table[:, self.terms[1]]
 
     def analyse(self, images: Tensor) -> Tensor:
-        """The least-squares coordinates of the picture, before any refinement: (N, size)."""
+        """Least-squares wave coordinates before refinement: (N, size)."""
         return _by_colour(self.correlations(images), list(self.analysis)) * self.basis.gain
 
     def fit_into_sphere(self, picture: Tensor) -> Tensor:
-        """Coordinates (N, size) outside the sphere → those inside it that draw the nearest picture.
+        """Project coordinates (N, size) outside the sphere into it with the smallest change of the image.
 
-        Least squares within a ball is a ridge: y(μ) = (1 + μ G⁻¹)⁻¹ y, with the μ that brings y onto it. What goes
-        first are large amplitudes of nearly dependent waves, which draw little; scaling y would fade the picture.
+        Least squares constrained to a ball is ridge regression: y(μ) = (1 + μ G⁻¹)⁻¹ y, with μ chosen so that y is on
+        the sphere. It mainly reduces large amplitudes of nearly dependent waves, which contribute little to the image;
+        scaling y would reduce the contrast instead.
         """
         limit = WITHIN * self.config.channels**0.5
         if torch.compiler.is_exporting() or not bool((outside := picture.norm(dim=1) > limit).any()):
@@ -194,7 +200,7 @@ class WaveEncoder(nn.Module):
         return picture.index_put((outside,), _by_colour(y, [E.T for E in vectors]))
 
     def _directions(self, like: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Per colour, the eigenvectors of the waves' Gram matrix; of all, the inverse eigenvalues, the largest 1."""
+        """Eigenvectors of the Gram matrix of each colour, and all inverse eigenvalues, scaled to a maximum of 1."""
         if self._eigen is None:
             found = [torch.linalg.eigh(gram) for gram in self.gram()]
             inverse = torch.cat([1 / values for values, _ in found])
@@ -210,18 +216,18 @@ class WaveEncoder(nn.Module):
         return self.basis.complete(picture)
 
 
-def _leave_analysis_out(encoder: nn.Module, state: dict[str, Tensor], prefix: str, _: object) -> None:
+def _remove_analysis(encoder: nn.Module, state: dict[str, Tensor], prefix: str, _: object) -> None:
     for key in [key for key in state if key.startswith(f"{prefix}analysis.")]:
         del state[key]
 
 
 def _by_colour(y: Tensor, matrices: list[Tensor]) -> Tensor:
-    """Every colour's coordinates times its matrix."""
+    """Multiply the coordinates of each colour by its matrix."""
     parts = y.split([len(matrix) for matrix in matrices], dim=1)
     return torch.cat([part @ matrix for part, matrix in zip(parts, matrices, strict=True)], dim=1)
 
 
 def _sum_of_phases(u: Tensor, x: Tensor, sign: int) -> Tensor:
-    """Σₓ e^{i(u_k + sign·u_l)x}: (K, K), complex128."""
+    """Sum of phases Σₓ e^{i(u_k + sign·u_l)x}: (K, K), complex128."""
     E = torch.exp(1j * u[:, None] * x)  # (K, X)
     return E @ (E.T if sign > 0 else E.conj().T)

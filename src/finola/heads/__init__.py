@@ -1,4 +1,4 @@
-"""What stands on an encoder: classifiers, DETR and Mask R-CNN (appendix B)."""
+"""Heads on an encoder: classifiers, DETR and Mask R-CNN (appendix B)."""
 
 from __future__ import annotations
 

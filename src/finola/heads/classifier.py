@@ -1,4 +1,4 @@
-"""Classifiers of the paper: `lin`, `tran-1` and `tran-4` on an encoder's last map, frozen or trained with it."""
+"""Classification heads of the paper, `lin`, `tran-1` and `tran-4`, on the last feature map of an encoder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from finola.config import HEADS
 from finola.encoders import build_encoder
+from finola.errors import InputError, UnknownNameError
 from finola.pretrained import Pretrained
 
 
 def ranks(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many classes stand before the right one: (N,).
+    """Rank of the true class, that is the number of classes with a higher logit: (N,).
 
     >>> ranks(torch.tensor([[0.1, 0.7, 0.2]]), torch.tensor([2]))
     tensor([1])
@@ -20,7 +21,7 @@ def ranks(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class LinearHead(nn.Module):
-    """`lin`: the map's mean, a batch norm without affine part, one linear layer."""
+    """`lin`: global average pooling, batch norm without affine parameters, linear layer."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class LinearHead(nn.Module):
 
 
 class TransformerHead(nn.Module):
-    """`tran-K`: a linear layer to `width`, K pre-norm transformer blocks over all positions, their mean, one more."""
+    """`tran-K`: linear layer to `width`, K pre-norm transformer blocks over all positions, mean, linear layer."""
 
     def __init__(self, channels: int, classes: int, blocks: int, width: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class TransformerHead(nn.Module):
 
 
 def head_width(channels: int) -> int:
-    """The width of a transformer head: 192, 384 and 768 for encoders of 720, 1440 and 2880 channels.
+    """Width of a transformer head: 192, 384 and 768 for encoders of 720, 1440 and 2880 channels.
 
     >>> [head_width(channels) for channels in (720, 1440, 2880)]
     [192, 384, 768]
@@ -71,20 +72,20 @@ def head_width(channels: int) -> int:
 
 
 def build_head(name: str, channels: int, classes: int, dropout: float = 0.0) -> nn.Module:
-    """The head that `name` says, for an encoder's channels.
+    """Build a classification head by name for an encoder with `channels` channels.
 
     >>> build_head("tran-1", 720, classes=10)(__import__("torch").rand(2, 720, 4, 4)).shape
     torch.Size([2, 10])
     """
     if name not in HEADS["classify"]:
-        raise ValueError(f"there is no head {name!r}: use {', '.join(HEADS['classify'])}.")
+        raise UnknownNameError(f"Unknown head {name!r}; use one of {', '.join(HEADS['classify'])}.")
     if name == "lin":
         return LinearHead(channels, classes)
     return TransformerHead(channels, classes, int(name.removeprefix("tran-")), head_width(channels), dropout)
 
 
 class Classifier(nn.Module, Pretrained, tags=["finola", "image-classification"]):
-    """An encoder by name and a head. `frozen` keeps the encoder as it is: no gradient, norms in evaluation mode.
+    """Classifier of an encoder and a head, both by name. With `frozen` the encoder is fixed and in evaluation mode.
 
     >>> model = Classifier("mf-w720", "lin", ["cat", "dog"], image_size=64).eval()
     >>> model.rank(torch.rand(3, 64, 64))[0][0] in ("cat", "dog")
@@ -104,7 +105,7 @@ class Classifier(nn.Module, Pretrained, tags=["finola", "image-classification"])
         super().__init__()
         self.classes = [str(number) for number in range(classes)] if isinstance(classes, int) else list(classes)
         if not self.classes:
-            raise ValueError("a classifier needs at least one class.")
+            raise InputError("A classifier needs at least one class, got 0.")
         self.image_size, self.frozen = (image_size, image_size), frozen
         self.encoder = build_encoder(encoder, self.image_size)
         channels = int(self.encoder.channels)  # type: ignore[arg-type]
@@ -120,13 +121,13 @@ class Classifier(nn.Module, Pretrained, tags=["finola", "image-classification"])
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (N, 3, H, W) in [0, 1] → logits (N, classes)."""
+        """Classify images (N, 3, H, W) in [0, 1]; return logits (N, classes)."""
         logits: Tensor = self.head(self.encoder(images))
         return logits
 
     @torch.inference_mode()
     def rank(self, image: Tensor, count: int | None = None) -> list[tuple[str, float]]:
-        """Class names and probabilities of one image (3, H, W) of the classifier's size, the likeliest first."""
-        shares = self(image[None]).softmax(1)[0]
-        order = shares.argsort(descending=True)[:count]
-        return [(self.classes[int(number)], float(shares[number])) for number in order]
+        """Class names and probabilities of one image (3, H, W), most probable first."""
+        probabilities = self(image[None]).softmax(1)[0]
+        order = probabilities.argsort(descending=True)[:count]
+        return [(self.classes[int(number)], float(probabilities[number])) for number in order]

@@ -1,4 +1,4 @@
-"""DETR's loss: every object is matched to one query by the Hungarian method, and all other queries say "no object"."""
+"""Set loss of DETR: Hungarian matching assigns each object to one query; the other queries predict "no object"."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from finola.heads.mf_decoder import Predictions
 
 CLASS, L1, GIOU = 1.0, 5.0, 2.0
-"""Weights of the three terms, in the matching's cost and in the loss."""
+"""Weights of the three terms in the matching cost and in the loss."""
 NO_OBJECT = 0.1
-"""Weight of "no object" in the cross-entropy, for most queries find none."""
+"""Weight of the "no object" class in the cross-entropy, because most queries are unmatched."""
 
 
 def to_corners(boxes: Tensor) -> Tensor:
-    """Centre x, centre y, width, height → left, top, right, bottom, on the last axis.
+    """Convert boxes from centre x, centre y, width, height to left, top, right, bottom, on the last axis.
 
     >>> to_corners(torch.tensor([5.0, 5.0, 2.0, 4.0])).tolist()
     [4.0, 3.0, 6.0, 7.0]
@@ -35,36 +35,36 @@ def to_centres(boxes: Tensor) -> Tensor:
 
 @torch.no_grad()
 def costs(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> Tensor:
-    """What it costs (Q, T) that each of Q queries stands for each of T objects.
+    """Matching cost (Q, T) of Q queries and T objects.
 
-    `target` has `labels` (T,) and `boxes` (T, 4), like the predicted ones: centre and size in shares of the image.
+    `target` has `labels` (T,) and `boxes` (T, 4). Boxes are centre and size as fractions of the image.
     """
     from torchvision.ops import generalized_box_iou
 
-    likely = -logits.softmax(-1)[:, target["labels"]]
-    far = torch.cdist(boxes, target["boxes"], p=1)
-    apart: Tensor = -generalized_box_iou(to_corners(boxes), to_corners(target["boxes"]))
-    return CLASS * likely + L1 * far + GIOU * apart
+    class_cost = -logits.softmax(-1)[:, target["labels"]]
+    l1_cost = torch.cdist(boxes, target["boxes"], p=1)
+    giou_cost: Tensor = -generalized_box_iou(to_corners(boxes), to_corners(target["boxes"]))
+    return CLASS * class_cost + L1 * l1_cost + GIOU * giou_cost
 
 
 @torch.no_grad()
 def match(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The cheapest assignment in one image: numbers of queries and of the objects they stand for.
+    """Assignment of minimum cost in one image: indices of the queries and of their objects.
 
-    Every object has a query of its own, or every query an object where there are more objects than queries.
+    Each object has its own query. If there are more objects than queries, each query has its own object.
     """
     from scipy.optimize import linear_sum_assignment
 
-    # A loss that is no longer finite is reported where losses are, not here.
+    # The solver needs finite costs; a loss that is not finite is reported by the trainer.
     cost = costs(logits.float(), boxes.to(target["boxes"].dtype), target).nan_to_num(1e6, 1e6, -1e6)
     queries, objects = linear_sum_assignment(cost.cpu().numpy())
     return torch.as_tensor(queries, device=logits.device), torch.as_tensor(objects, device=logits.device)
 
 
 def set_losses(predictions: Predictions, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """Cross-entropy, L1 and GIoU of matched queries, weighted, each summed over the blocks (auxiliary losses).
+    """Weighted cross-entropy, L1 and GIoU losses, each summed over the blocks (auxiliary losses).
 
-    L1 and GIoU are means over all objects of the step, in all processes.
+    L1 and GIoU are averaged over all objects of the step in all processes.
 
     >>> one = {"labels": torch.tensor([0]), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.2]])}
     >>> sure = Predictions(torch.tensor([[[[9.0, -9.0]]]]), one["boxes"][None, None])
@@ -83,27 +83,27 @@ def set_losses(predictions: Predictions, targets: list[dict[str, Any]]) -> dict[
 def _block_losses(logits: Tensor, boxes: Tensor, targets: list[dict[str, Any]], objects: Tensor) -> dict[str, Tensor]:
     from torchvision.ops import generalized_box_iou_loss
 
-    nothing = logits.shape[-1] - 1
-    wanted = torch.full(logits.shape[:2], nothing, device=logits.device)
+    no_object = logits.shape[-1] - 1
+    labels = torch.full(logits.shape[:2], no_object, device=logits.device)
     found, true = [], []
     for image, target in enumerate(targets):
         queries, numbers = match(logits[image], boxes[image], target)
-        wanted[image, queries] = target["labels"][numbers]
+        labels[image, queries] = target["labels"][numbers]
         found.append(boxes[image, queries])
         true.append(target["boxes"][numbers])
-    weight = torch.ones(nothing + 1, device=logits.device, dtype=logits.dtype)
-    weight[nothing] = NO_OBJECT
+    weight = torch.ones(no_object + 1, device=logits.device, dtype=logits.dtype)
+    weight[no_object] = NO_OBJECT
     matched, expected = torch.cat(found), torch.cat(true)
     overlap = generalized_box_iou_loss(to_corners(matched), to_corners(expected), reduction="sum")
     return {
-        "class": F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), weight),
+        "class": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), weight),
         "l1": F.l1_loss(matched, expected, reduction="sum") / objects,
         "giou": overlap / objects,
     }
 
 
 def _objects_per_process(targets: list[dict[str, Any]], device: torch.device) -> Tensor:
-    """The mean number of objects in the processes' batches, at least 1."""
+    """Mean number of objects per process, at least 1."""
     count = torch.tensor(float(sum(len(target["labels"]) for target in targets)), device=device)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(count)

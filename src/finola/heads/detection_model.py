@@ -1,4 +1,4 @@
-"""What a detector and a segmenter share: an encoder by name, frozen or trained, and photos resized alike."""
+"""Base class of the detector and the segmenter: an encoder by name, frozen or trained, and the input size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from finola.pretrained import Pretrained
 
 
 class Finder(nn.Module, Pretrained, ABC):
-    """An encoder and a head that finds objects.
+    """Encoder with a detection or segmentation head.
 
-    `frozen` keeps the encoder as it is. A trained encoder keeps its batch norms' statistics all the same, unless
-    `encoder_norms` is on: batches of two large photos are too few for them. `size` is what photos are resized to: the
-    short side, and the most that the long one may have.
+    With `frozen` the encoder is fixed. Otherwise its batch norms still use their running statistics unless
+    `encoder_norms` is set, because batches of two large images are too small for batch statistics. `size` is the input
+    size: the short side and the maximum long side.
     """
 
     head: nn.Module
@@ -36,11 +36,11 @@ class Finder(nn.Module, Pretrained, ABC):
     ) -> None:
         super().__init__()
         if not classes:
-            raise ValueError(f"a {type(self).__name__.lower()} needs the names of its classes, and got none.")
+            raise InputError(f"{type(self).__name__} needs at least one class name, got 0.")
         self.encoder_name, self.head_name, self.classes = encoder, head, list(classes)
         self.frozen, self.encoder_norms = frozen, encoder_norms
         if len(size) != 2 or min(size) < 1:
-            raise InputError(f"size is {list(size)}; it is the short side and the largest long side in pixels.")
+            raise InputError(f"size is {list(size)}; expected the short side and the maximum long side in pixels.")
         self.size = (int(size[0]), int(size[1]))
         self.encoder = build_encoder(encoder, (256, 256))
         if frozen:
@@ -48,7 +48,7 @@ class Finder(nn.Module, Pretrained, ABC):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """A frozen encoder is always in evaluation mode, and so are the batch norms of another unless told."""
+        """Set the mode; a frozen encoder, or batch norms without `encoder_norms`, stay in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.encoder.eval()
@@ -60,8 +60,8 @@ class Finder(nn.Module, Pretrained, ABC):
 
     @abstractmethod
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Named losses of a batch; a target has `labels` (K,) and `boxes` (K, 4), corners in the image's pixels."""
+        """Losses of a batch by name; a target has `labels` (K,) and `boxes` (K, 4), corners in pixels."""
 
     @abstractmethod
     def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
-        """What was found in each image, the surest first, in its pixels."""
+        """Detections of each image in pixels, sorted by decreasing score."""

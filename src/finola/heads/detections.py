@@ -1,4 +1,4 @@
-"""What a detector or a segmenter found in an image, and how it is carried back to the photo."""
+"""Detections of an image and their conversion to the original image size and to COCO format."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 
 
 class Found(NamedTuple):
-    """K objects of one image, the surest first, in its pixels."""
+    """K detections of one image in pixels, sorted by decreasing score."""
 
     boxes: Tensor  # (K, 4) left, top, right, bottom
     scores: Tensor  # (K,) in [0, 1]
-    labels: Tensor  # (K,) numbers into the model's classes
-    masks: Tensor | None = None  # (K, H, W) bool, of a segmenter
+    labels: Tensor  # (K,) indices of the model's classes
+    masks: Tensor | None = None  # (K, H, W) bool, from a segmenter
 
     def above(self, score: float) -> Found:
-        """Those at least as sure as `score`."""
+        """Detections with at least this score."""
         kept = self.scores >= score
         masks = None if self.masks is None else self.masks[kept]
         return Found(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
 
     def resized(self, size: tuple[int, int], to: tuple[int, int]) -> Found:
-        """From an image of `size` to the photo it was made of, both (height, width).
+        """Rescale detections from an image of `size` to the size `to`, both (height, width).
 
         >>> found = Found(torch.tensor([[0.0, 0.0, 4.0, 2.0]]), torch.ones(1), torch.zeros(1, dtype=torch.int64))
         >>> found.resized((2, 4), to=(4, 8)).boxes.tolist()
@@ -37,11 +37,11 @@ class Found(NamedTuple):
         masks = self.masks
         if masks is not None and size != to:
             grown = [F.interpolate(mask[None, None].float(), to, mode="bilinear")[0, 0] >= 0.5 for mask in masks]
-            masks = torch.stack(grown) if grown else masks.new_zeros(0, *to)  # one by one: their floats are large
+            masks = torch.stack(grown) if grown else masks.new_zeros(0, *to)  # one by one to save memory
         return Found(boxes, self.scores, self.labels, masks)
 
     def as_coco(self, image_id: int, categories: list[int]) -> list[dict[str, Any]]:
-        """COCO's result entries; `categories` are its numbers of our labels. Masks become run lengths."""
+        """COCO result entries; `categories` maps labels to COCO category ids. Masks are run-length encoded."""
         entries: list[dict[str, Any]] = []
         for number, (label, score) in enumerate(zip(self.labels.tolist(), self.scores.tolist(), strict=True)):
             left, top, right, bottom = self.boxes[number].tolist()
@@ -54,7 +54,7 @@ class Found(NamedTuple):
 
 
 def run_lengths(mask: Tensor) -> dict[str, Any]:
-    """A mask (H, W) as COCO's compressed run lengths.
+    """Encode a mask (H, W) in COCO's compressed run-length format.
 
     >>> run_lengths(torch.ones(2, 3, dtype=torch.bool))
     {'size': [2, 3], 'counts': '06'}

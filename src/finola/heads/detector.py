@@ -1,4 +1,4 @@
-"""DETR on any encoder of the package: its maps at 1/8 and 1/16, the Mobile-Former decoder, boxes and classes."""
+"""DETR on any encoder: feature maps at 1/8 and 1/16 and the Mobile-Former decoder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from finola.errors import InputError
 from finola.heads.criterion import set_losses, to_centres, to_corners
 from finola.heads.detection_model import Finder
 from finola.heads.detections import Found
@@ -15,7 +16,7 @@ from finola.heads.mf_decoder import MobileFormerDecoder, Predictions
 
 
 class Detector(Finder):
-    """An encoder and a Mobile-Former decoder that names and boxes what it sees; arguments are those of `Finder`.
+    """Object detector of an encoder and a Mobile-Former decoder; see `Finder` for the arguments.
 
     >>> model = Detector("mf-w720", "mf-dec-211", ["cat", "dog"]).eval()
     >>> [found] = model.find(torch.rand(1, 3, 64, 96))
@@ -38,46 +39,49 @@ class Detector(Finder):
         self.head = MobileFormerDecoder(head, decoder_channels(self.encoder, encoder), len(self.classes), dropout)
 
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The encoder's maps at 1/8 and 1/16, all that the head reads: those of a frozen encoder can be kept."""
+        """Feature maps at 1/8 and 1/16, the inputs of the head; those of a frozen encoder can be cached."""
         eighth, sixteenth = self.encoder.stages(images)[-2:]  # type: ignore[operator]
         return eighth, sixteenth
 
     def forward(self, images: Tensor, sizes: Tensor | None = None) -> Predictions:
-        """Images (N, 3, H, W) in [0, 1], padded where `sizes` (N, 2), height and width, say so."""
+        """Predict from images (N, 3, H, W) in [0, 1]; `sizes` (N, 2) are height and width without padding."""
         return self.read(self.maps(images), sizes)
 
     def read(self, maps: tuple[Tensor, Tensor], sizes: Tensor | None = None) -> Predictions:
-        """What the head reads from the encoder's maps."""
+        """Predictions of the head from the feature maps."""
         predictions: Predictions = self.head(*maps, shares_of(16 * maps[1].shape[-2], 16 * maps[1].shape[-1], sizes))
         return predictions
 
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Named losses of a batch; a target has `labels` (K,) and `boxes` (K, 4), corners in the image's pixels."""
+        """Losses of a batch by name; a target has `labels` (K,) and `boxes` (K, 4), corners in pixels."""
         return set_losses(self(images, sizes), relative(targets, image_sizes(images, sizes)))
 
     @torch.no_grad()
     def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
-        """What every query found in each image, the surest first, in pixels."""
+        """Detections of all queries of each image in pixels, sorted by decreasing score."""
         return readable(self(images, sizes), image_sizes(images, sizes))
 
 
 def decoder_channels(encoder: nn.Module, name: str) -> tuple[int, int]:
-    """Channels of the maps at 1/8 and 1/16."""
+    """Channels of the feature maps at 1/8 and 1/16."""
     stages: list[int] = encoder.stage_channels  # type: ignore[assignment]
     if encoder.reduction != 16 or len(stages) < 2:
-        raise ValueError(f"{name} ends at 1/{encoder.reduction}; a detector needs maps at 1/8 and 1/16.")
+        raise InputError(
+            f"Encoder {name} has a final stride of {encoder.reduction} and {len(stages)} stages, but a detector needs "
+            "feature maps at 1/8 and 1/16."
+        )
     return stages[-2], stages[-1]
 
 
 def image_sizes(images: Tensor, sizes: Tensor | None) -> list[tuple[int, int]]:
-    """(height, width) of every image without its padding."""
+    """Size (height, width) of each image without padding."""
     if sizes is None:
         return [(images.shape[-2], images.shape[-1])] * len(images)
     return [(int(height), int(width)) for height, width in sizes.tolist()]
 
 
 def shares_of(height: int, width: int, sizes: Tensor | None) -> Tensor | None:
-    """The shares (N, 2) of height and width that are no padding; None where nothing is padded."""
+    """Fractions (N, 2) of height and width that are not padding; None if nothing is padded."""
     if sizes is None:
         return None
     shares = sizes / sizes.new_tensor([height, width])
@@ -85,7 +89,7 @@ def shares_of(height: int, width: int, sizes: Tensor | None) -> Tensor | None:
 
 
 def relative(targets: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Targets whose boxes are centres and sizes in shares of their images."""
+    """Convert the boxes of targets to centres and sizes as fractions of their images."""
     scaled = []
     for target, (height, width) in zip(targets, sizes, strict=True):
         boxes = to_centres(target["boxes"]) / target["boxes"].new_tensor([width, height, width, height])
@@ -94,7 +98,7 @@ def relative(targets: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> lis
 
 
 def readable(predictions: Predictions, sizes: list[tuple[int, int]]) -> list[Found]:
-    """What the last block says, in pixels: for each query its likeliest class."""
+    """Detections of the last block in pixels, with the most probable class of each query."""
     scores, labels = predictions.logits[-1].softmax(-1)[..., :-1].max(-1)  # (N, Q)
     corners = to_corners(predictions.boxes[-1]).clamp(0, 1)
     found = []

@@ -1,4 +1,4 @@
-"""Mask R-CNN, torchvision's, on any encoder of the package, over a feature pyramid of its stages."""
+"""Mask R-CNN of torchvision on any encoder, with a feature pyramid over its stages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finola.errors import InputError, UnknownNameError
 from finola.heads.detection_model import Finder
 from finola.heads.detections import Found
 from finola.heads.detector import image_sizes
@@ -19,9 +20,9 @@ WIDTH, LEVELS = 256, ("1/4", "1/8", "1/16", "1/32", "1/64")
 
 
 class Segmenter(Finder):
-    """An encoder and Mask R-CNN: names, boxes and masks; arguments are those of `Finder`.
+    """Instance segmentation with an encoder and Mask R-CNN; see `Finder` for the arguments.
 
-    Anchors and the scale at which boxes change levels follow `size`, and are the usual ones at 800.
+    Anchors and the canonical scale of the RoI pooling are proportional to `size`, with the standard values at 800.
 
     >>> model = Segmenter("mf-w720", classes=["cat", "dog"], size=(64, 96)).eval()
     >>> [found] = model.find(torch.rand(1, 3, 64, 96))
@@ -40,25 +41,25 @@ class Segmenter(Finder):
         size: Sequence[int] = (800, 1333),
     ) -> None:
         if head != HEAD:
-            raise ValueError(f"there is no segmentation head {head!r}: use {HEAD}.")
+            raise UnknownNameError(f"Unknown segmentation head {head!r}; use {HEAD}.")
         super().__init__(encoder, head, classes, frozen=frozen, encoder_norms=encoder_norms, size=size)
         self.head = MaskRCNNHead(self.encoder, encoder, len(self.classes), self.size[0])
 
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Mask R-CNN's five losses; a target has `labels` (K,), `boxes` (K, 4) in pixels and `masks` (K, h, w)."""
+        """Five losses of Mask R-CNN; a target has `labels` (K,), `boxes` (K, 4) in pixels and `masks` (K, h, w)."""
         if any("masks" not in target for target in targets):
-            raise ValueError("a segmenter learns from masks, and these photos have boxes only; train a detector.")
-        wanted = [
+            raise InputError("The targets have no masks, which a segmenter needs. Train a detector instead.")
+        converted = [
             {"boxes": target["boxes"], "labels": target["labels"] + 1, "masks": target["masks"].to(torch.uint8)}
             for target in targets
         ]
         stages = self.encoder.stages(images)  # type: ignore[operator]
-        _, losses = self.head(images, stages, image_sizes(images, sizes), wanted)
+        _, losses = self.head(images, stages, image_sizes(images, sizes), converted)
         return {name.removeprefix("loss_"): value for name, value in losses.items()}
 
     @torch.no_grad()
     def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
-        """At most 100 objects in each image, the surest first, in its pixels."""
+        """At most 100 detections of each image in pixels, sorted by decreasing score."""
         from torchvision.models.detection.roi_heads import paste_masks_in_image
 
         own = image_sizes(images, sizes)
@@ -71,7 +72,7 @@ class Segmenter(Finder):
 
 
 class MaskRCNNHead(nn.Module):
-    """All of Mask R-CNN behind the encoder: pyramid, proposals, boxes and masks."""
+    """Mask R-CNN without the encoder: feature pyramid, proposals, boxes and masks."""
 
     def __init__(self, encoder: nn.Module, name: str, classes: int, short: int) -> None:
         super().__init__()
@@ -90,13 +91,13 @@ class MaskRCNNHead(nn.Module):
             box_roi_pool=MultiScaleRoIAlign(list(LEVELS[:4]), 7, 2, canonical_scale=scale),
             mask_roi_pool=MultiScaleRoIAlign(list(LEVELS[:4]), 14, 2, canonical_scale=scale),
         )
-        # Its own resizing and normalising would come on top of ours.
+        # Only the RPN and the RoI heads are used; MaskRCNN.transform would resize and normalise the images again.
         self.proposals, self.regions = parts.rpn, parts.roi_heads
 
     def forward(
         self, images: Tensor, stages: Sequence[Tensor], sizes: list[tuple[int, int]], targets: Any = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """What was found, and in training the losses."""
+        """Return detections, and in training also losses."""
         from torchvision.models.detection.image_list import ImageList
 
         maps = self.pyramid(stages)
@@ -106,7 +107,7 @@ class MaskRCNNHead(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """FPN over an encoder's maps at 1/4, 1/8 and 1/16; two coarser ones are pooled from the last."""
+    """FPN over the feature maps at 1/4, 1/8 and 1/16, and two coarser levels pooled from the last."""
 
     out_channels = WIDTH
 
@@ -116,7 +117,7 @@ class Pyramid(nn.Module):
 
         channels: list[int] = encoder.stage_channels  # type: ignore[assignment]
         if encoder.reduction != 16 or len(channels) < 3:
-            raise ValueError(f"{name} has no maps at 1/4, 1/8 and 1/16, which a segmenter needs.")
+            raise InputError(f"Encoder {name} has no feature maps at 1/4, 1/8 and 1/16, which a segmenter needs.")
         self.fpn = FeaturePyramidNetwork(channels[-3:], WIDTH)
 
     def forward(self, stages: Sequence[Tensor]) -> OrderedDict[str, Tensor]:

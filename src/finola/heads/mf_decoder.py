@@ -1,7 +1,8 @@
-"""The Mobile-Former decoder of DETR (appendix B, table od-mf-dec-achs): 100 queries climb from 1/32 over 1/16 to 1/8.
+"""Mobile-Former decoder for DETR (appendix B, table od-mf-dec-achs): 100 queries over maps at 1/32, 1/16 and 1/8.
 
-The table leaves much open; this reading has the paper's sizes. All attention has four projections and eight heads, the
-FFN is 1024 wide, Mobile→Former keeps its gate. Sine positions and the queries are added to what attention compares.
+The table does not specify all details; these choices reproduce the paper's parameter counts. All attention layers have
+four projections and eight heads, the FFN has width 1024, and Mobile→Former has a gate. Sine position embeddings and the
+query embeddings are added to the queries and keys of the attention.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.encoders.mobile_former import DyReLU, conv_bn
+from finola.errors import UnknownNameError
 
 QUERIES, WIDTH = 100, 256
 DECODERS = {"mf-dec-522": (5, 2, 2), "mf-dec-211": (2, 1, 1)}
@@ -20,14 +22,14 @@ DECODERS = {"mf-dec-522": (5, 2, 2), "mf-dec-211": (2, 1, 1)}
 
 
 class Predictions(NamedTuple):
-    """What the L blocks say, the last block last; only the last speaks in evaluation. N images, Q queries."""
+    """Predictions of L blocks for N images and Q queries; in evaluation mode only of the last block."""
 
     logits: Tensor  # (L, N, Q, classes + 1), the last class is "no object"
-    boxes: Tensor  # (L, N, Q, 4) as centre x, centre y, width, height, in shares of the image without its padding
+    boxes: Tensor  # (L, N, Q, 4) as centre x, centre y, width, height, as fractions of the image without padding
 
 
 class Attention(nn.Module):
-    """Softmax attention with four projections; `gate` scales what was gathered before the last of them."""
+    """Softmax attention with four projections; `gate` scales the values before the output projection."""
 
     def __init__(self, dropout: float, heads: int = 8) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class Attention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, inside: Tensor | None = None, gate: Tensor | None = None
     ) -> Tensor:
-        """(N, L, 256) from keys and values (N, S, 256); `inside` (N, S) says which of them are no padding."""
+        """Attend from (N, L, 256) to keys and values (N, S, 256); `inside` (N, S) is false for padding."""
         parts = ((self.query, query), (self.key, key), (self.value, value))
         q, k, v = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer, x in parts)
         mask = None if inside is None else inside[:, None, None]
@@ -48,7 +50,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Residual FFN of width 1024 with a norm behind it."""
+    """Post-norm residual FFN of width 1024."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class FeedForward(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """A post-norm transformer block: Former on the queries, and Mobile's place in M-F⁺ on the map's positions."""
+    """Post-norm transformer block: Former on the queries, and Mobile of M-F⁺ on the positions of the map."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -73,13 +75,13 @@ class SelfAttention(nn.Module):
         self.ffn = FeedForward(dropout)
 
     def forward(self, x: Tensor, position: Tensor, inside: Tensor | None = None) -> Tensor:
-        placed = x + position
-        updated: Tensor = self.ffn(self.norm(x + self.dropout(self.attention(placed, placed, x, inside))))
+        query = x + position
+        updated: Tensor = self.ffn(self.norm(x + self.dropout(self.attention(query, query, x, inside))))
         return updated
 
 
 class MobileToFormer(nn.Module):
-    """Queries look at the map."""
+    """Gated cross-attention from the queries to the map."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ class MobileToFormer(nn.Module):
 
 
 class LiteBottlenecks(nn.Module):
-    """Mobile in M-F⁻: two lite bottlenecks of expansion 2; slopes are read from the mean query, for none is special."""
+    """Mobile in M-F⁻: two lite bottlenecks of expansion 2, with DyReLU slopes computed from the mean of all queries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +116,7 @@ class LiteBottlenecks(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """M-F⁺ (`kind` "+"), M-F⁻ ("-"), or the last one ("last"), behind which nobody looks at the map any more."""
+    """Block M-F⁺ (`kind` "+"), M-F⁻ ("-"), or the last one ("last"), which does not update the map."""
 
     def __init__(self, kind: str, dropout: float) -> None:
         super().__init__()
@@ -142,7 +144,7 @@ class DecoderBlock(nn.Module):
 
 
 class UpConv(nn.Module):
-    """Bilinear to the size of the finer map, depthwise 3×3, pointwise, and the finer map's lateral added."""
+    """Bilinear upsampling to the finer map, depthwise 3×3 and pointwise convolution, plus a lateral connection."""
 
     def __init__(self, lateral_channels: int) -> None:
         super().__init__()
@@ -156,7 +158,7 @@ class UpConv(nn.Module):
 
 
 class MobileFormerDecoder(nn.Module):
-    """MF-Dec-522 or MF-Dec-211 over an encoder's maps at 1/8 and 1/16.
+    """MF-Dec-522 or MF-Dec-211 on the feature maps of an encoder at 1/8 and 1/16.
 
     >>> decoder = MobileFormerDecoder("mf-dec-211", (48, 720), classes=3)
     >>> decoder(torch.rand(2, 48, 8, 12), torch.rand(2, 720, 4, 6)).logits.shape
@@ -166,7 +168,7 @@ class MobileFormerDecoder(nn.Module):
     def __init__(self, name: str, channels: tuple[int, int], classes: int, dropout: float = 0.1) -> None:
         super().__init__()
         if name not in DECODERS:
-            raise ValueError(f"there is no detection head {name!r}: use {' or '.join(DECODERS)}.")
+            raise UnknownNameError(f"Unknown detection head {name!r}; use {' or '.join(DECODERS)}.")
         coarse, middle, fine = DECODERS[name]
         eighth, sixteenth = channels
         self.queries = nn.Parameter(torch.empty(QUERIES, WIDTH))
@@ -192,9 +194,9 @@ class MobileFormerDecoder(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, eighth: Tensor, sixteenth: Tensor, shares: Tensor | None = None) -> Predictions:
-        """Maps (N, C, H/8, W/8) and (N, C, H/16, W/16); `shares` (N, 2) of their height and width are no padding."""
+        """Predict from maps (N, C, H/8, W/8) and (N, C, H/16, W/16); fractions `shares` (N, 2) are not padding."""
         queries = self.queries.expand(len(sixteenth), -1, -1)
-        tokens, said = queries, []
+        tokens, outputs = queries, []
         x = self.down(sixteenth)
         for stage, blocks in enumerate(self.blocks):
             if stage:
@@ -202,22 +204,22 @@ class MobileFormerDecoder(nn.Module):
             position, inside = sine_positions(x, shares)
             for block in blocks:  # type: ignore[attr-defined]
                 x, tokens = block(x, tokens, queries, position, inside)
-                said.append(tokens)
-        tokens = torch.stack(said if self.training else said[-1:])  # (L, N, Q, 256)
+                outputs.append(tokens)
+        tokens = torch.stack(outputs if self.training else outputs[-1:])  # (L, N, Q, 256)
         return Predictions(self.classify(tokens), self.locate(tokens).sigmoid())
 
 
 def sine_positions(x: Tensor, shares: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Sines and cosines (N, H·W, C) of where a map's positions lie in the image, and which are no padding, (N, H·W).
+    """Sine position embedding (N, H·W, C) of a map, and the mask (N, H·W) of positions that are not padding.
 
-    Half of the channels are for y, half for x, both from 0 to 2π over the image without its padding.
+    Half of the channels encode y, half x; both range from 0 to 2π over the image without padding.
     """
     n, channels, height, width = x.shape
     frequencies = 10000 ** (-torch.arange(channels // 4, device=x.device) / (channels // 4))
     encoded, inside = [], []
     for axis, length in enumerate((height, width)):
         share = torch.ones(n, 1, device=x.device) if shares is None else shares[:, axis, None]
-        cells = torch.arange(length, device=x.device) / length  # where each begins
+        cells = torch.arange(length, device=x.device) / length  # left or top edge of each cell
         inside.append(cells < share)  # (N, length)
         angles = 2 * torch.pi * ((cells + 0.5 / length) / share)[..., None] * frequencies
         encoded.append(torch.cat([angles.sin(), angles.cos()], -1))  # (N, length, C/2)

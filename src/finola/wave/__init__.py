@@ -1,1 +1,1 @@
-"""One-way waves (§3): the speeds a recurrence holds, how well it keeps to them, and a start made of plane waves."""
+"""One-way wave equations (§3): analysis of the speeds of a recurrence, residuals, and wave initialisation."""

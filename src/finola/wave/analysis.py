@@ -1,9 +1,9 @@
-"""The one-way waves in a recurrence (§3): speeds Λ, eigenvectors V, and the ζ space in which every channel is one wave.
+"""One-way waves of a recurrence (§3): speeds Λ, eigenvectors V, and the ζ space, where each channel is one wave.
 
     Δx z = Q Δy z,  Q = AB⁻¹ = VΛV⁻¹  (Eq. 2)        ζ = V⁻¹z,  β Δxζ = α Δyζ  with  Λ = α/β  (Eq. 4)
 
-The paper writes it for steps right and down; each of the other three quadrants around the start has its own pair of
-matrices, and so its own waves. Everything here is float64 or complex128, whatever the model's dtype.
+The paper states the equations for steps right and down; each of the other three quadrants around the start has its
+own pair of matrices and therefore its own waves. All results are float64 or complex128, whatever the model's dtype.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finola.errors import InputError, UnknownNameError
 from finola.propagation import EPS, Coefficients, Direction
 from finola.transitions import LinearAfterNorm, RealSpeeds
 from finola.wave.diagonalisation import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quadrant:
-    """The waves of one quadrant. `A` and `B` are the matrices of its two directions."""
+    """Waves of one quadrant. `A` and `B` are the matrices of its two directions."""
 
     name: str
     A: Tensor  # (C, C) float64
@@ -49,15 +50,15 @@ class Quadrant:
     beta: Tensor  # (C,) complex128
     eigenvectors: Tensor  # V (C, C) complex128
     inverse: Tensor  # V⁻¹ (C, C) complex128
-    Q: Tensor | None  # AB⁻¹ (C, C) float64; None where B has no inverse
+    Q: Tensor | None  # AB⁻¹ (C, C) float64; None if B is singular
     cond_B: float
     cond_V: float
     kinds: list[str]  # per speed: complex, real, unit, infinite, static, or undefined
-    words: str  # what was done, in one sentence
+    words: str  # one-sentence description of the method and the result
 
     @cached_property
     def speeds(self) -> Tensor:
-        """Λ = α/β (C,): inf where infinite, nan where static or undefined."""
+        """Speeds Λ = α/β (C,): inf where infinite, nan where static or undefined."""
         return speeds(self.alpha, self.beta)
 
     @cached_property
@@ -71,25 +72,26 @@ class Quadrant:
         return self.inverse @ self.B.to(self.inverse)
 
     def shares(self) -> dict[str, float]:
-        """Which part of the speeds is of which kind."""
+        """Fraction of the speeds of each kind."""
         return {kind: self.kinds.count(kind) / len(self.kinds) for kind in KINDS}
 
     def initial(self, q: Tensor) -> Tensor:
-        """q (…, C), or any vector of z space, → V⁻¹q (…, C): the transformed initial condition."""
+        """Transform q, or any vector of z space, (…, C) to V⁻¹q (…, C), the initial condition in ζ space."""
         return _apply(self.inverse, q)
 
     def project(self, z: Tensor) -> Tensor:
-        """ζ = V⁻¹z: (N, C, H, W) → complex (N, C, H, W)."""
+        """Transform z to ζ = V⁻¹z: (N, C, H, W) → complex (N, C, H, W)."""
         return _apply(self.inverse, z.movedim(1, -1)).movedim(-1, 1)
 
     def unproject(self, zeta: Tensor) -> Tensor:
-        """z = Vζ, real: (N, C, H, W) → (N, C, H, W)."""
+        """Transform ζ to z = Vζ, real: (N, C, H, W) → (N, C, H, W)."""
         return _apply(self.eigenvectors, zeta.movedim(1, -1)).movedim(-1, 1).real
 
     def psi_hat(self, psi: Tensor) -> Tensor:
         """ψ̂ = (CI − J)Vψ / √(ψᵀVᵀ(CI − J)Vψ) for ψ = V⁻¹φ (…, C), plain transposes (Eqs. 7 and 11–13).
 
-        The root is C·σ. The package's norm divides by √(σ² + ε), so C²ε joins it here, and H_A ψ̂ = V⁻¹Aφ̂ = Δxψ.
+        The root is C·σ. Because normalisation divides by √(σ² + ε), C²ε is added under the root here; then
+        H_A ψ̂ = V⁻¹Aφ̂ = Δxψ.
         """
         phi = _apply(self.eigenvectors, psi)
         C = phi.shape[-1]
@@ -98,9 +100,9 @@ class Quadrant:
 
 
 class Waves:
-    """The waves of one recurrence, a quadrant at a time; its own attributes are those of the paper's one, right-down.
+    """Waves of one recurrence. Attributes are those of the right-down quadrant, as in the paper.
 
-    A quadrant is computed when first asked for: `waves["left-up"]`.
+    Other quadrants are indexed by name, `waves["left-up"]`, and computed on first access.
     """
 
     def __init__(
@@ -110,21 +112,21 @@ class Waves:
         model: Autoencoder | None = None,
     ) -> None:
         exact = all(matrix.dtype == torch.float64 for matrix in coefficients)
-        self.noise = 1e-10 if exact else 1e-6  # below it, relatively, a singular value is rounding
+        self.noise = 1e-10 if exact else 1e-6  # relative threshold below which a singular value counts as zero
         self.transition, self.model = transition, model
         self.coefficients = Coefficients(*(matrix.detach().double().cpu() for matrix in coefficients))
-        self.basis = self._kept_basis()
+        self.basis = self._initial_basis()
         self._quadrants: dict[str, Quadrant] = {}
 
     def __getitem__(self, quadrant: str) -> Quadrant:
         if quadrant not in QUADRANTS:
-            raise ValueError(f"quadrant {quadrant!r} is not known: use {', '.join(QUADRANTS)}.")
+            raise UnknownNameError(f"Unknown quadrant {quadrant!r}; use one of {', '.join(QUADRANTS)}.")
         if quadrant not in self._quadrants:
             self._quadrants[quadrant] = self._solve(quadrant)
         return self._quadrants[quadrant]
 
-    def _kept_basis(self) -> WaveBasis | None:
-        """The plane waves that the model was started from, while its matrices still are theirs."""
+    def _initial_basis(self) -> WaveBasis | None:
+        """Plane waves that the model was initialised from, if its matrices have not changed since."""
         from finola.wave.initialisation import wave_basis
 
         basis = wave_basis(self.model) if self.model is not None else None
@@ -137,10 +139,10 @@ class Waves:
         horizontal, vertical = QUADRANTS[name]
         A, B = self.coefficients.matrix(horizontal), self.coefficients.matrix(vertical)
         found: Diagonalised | None = None
-        cond_B = math.inf  # of a constructed basis: the all-ones vector does not move
+        cond_B = math.inf  # for a constructed basis, because B maps the all-ones vector to 0
         if self.basis is not None:
-            basis, turns = self.basis, (self.basis.angles(horizontal), self.basis.angles(vertical))
-            found = rotating(basis.vectors(), basis.pairs.cpu(), *turns, math.sqrt(1 + EPS))
+            basis, angles = self.basis, (self.basis.angles(horizontal), self.basis.angles(vertical))
+            found = rotating(basis.vectors(), basis.pairs.cpu(), *angles, math.sqrt(1 + EPS))
         else:
             cond_B = condition(B)
             if isinstance(self.transition, RealSpeeds):
@@ -170,7 +172,7 @@ class Waves:
 
     @property
     def eigenvectors(self) -> Tensor:
-        """V (C, C), one eigenvector a column."""
+        """Eigenvectors V (C, C), one per column."""
         return self["right-down"].eigenvectors
 
     @property
@@ -180,7 +182,7 @@ class Waves:
 
     @property
     def Q(self) -> Tensor | None:
-        """AB⁻¹ (C, C), or None where B has no inverse."""
+        """AB⁻¹ (C, C), or None if B is singular."""
         return self["right-down"].Q
 
     @property
@@ -205,12 +207,12 @@ class Waves:
 
     @property
     def kinds(self) -> list[str]:
-        """complex, real, unit, infinite, static or undefined, per speed."""
+        """Kind of each speed: complex, real, unit, infinite, static or undefined."""
         return self["right-down"].kinds
 
     @property
     def words(self) -> str:
-        """What was done to find the speeds, in one sentence."""
+        """One-sentence description of how the speeds were computed."""
         return self["right-down"].words
 
     def project(self, z: Tensor, quadrant: str = "right-down") -> Tensor:
@@ -230,7 +232,7 @@ class Waves:
         return self[quadrant].psi_hat(psi)
 
     def describe(self, channel: int) -> str:
-        """The plane wave that a channel of ζ is, by name; empty where it is none of a wave start."""
+        """Description of the plane wave in a channel of ζ; empty if the model was not initialised from waves."""
         if self.basis is not None:
             for index, c in enumerate(self.basis.pairs.tolist()):
                 if channel in (c, c + 1):
@@ -238,14 +240,14 @@ class Waves:
         return ""
 
     def residual(self, images: Tensor | Iterable[Tensor]) -> Measurement:
-        """How well the wave equation holds on images: see `finola.wave.residuals.measure`."""
+        """Measure the residual of the wave equation on images; see `finola.wave.residuals.measure`."""
         from finola.wave.residuals import measure
 
         return measure(self, images)
 
 
 def waves(model: Autoencoder | LinearAfterNorm | Coefficients) -> Waves:
-    """The one-way waves of a model, a transition or four matrices.
+    """Analyse the one-way waves of a model, a transition or four matrices.
 
     >>> from finola.transitions import NormLinear
     >>> found = waves(NormLinear(8))
@@ -257,7 +259,9 @@ def waves(model: Autoencoder | LinearAfterNorm | Coefficients) -> Waves:
     transition = getattr(model, "transition", model)
     if not isinstance(transition, LinearAfterNorm):
         name = getattr(model, "config", type(model).__name__)
-        raise ValueError(f"waves are read from the matrices A and B of norm+linear steps, which {name} does not have.")
+        raise InputError(
+            f"Wave analysis needs a norm+linear transition with matrices A and B, which {name} does not have."
+        )
     whole = None if transition is model else model
     return Waves(_checked(transition.coefficients()), transition, whole)  # type: ignore[arg-type]
 
@@ -265,21 +269,25 @@ def waves(model: Autoencoder | LinearAfterNorm | Coefficients) -> Waves:
 def _checked(coefficients: Coefficients) -> Coefficients:
     for name, matrix in coefficients._asdict().items():
         if matrix.ndim != 2 or matrix.shape != (len(coefficients.A),) * 2 or not len(matrix):
-            raise ValueError(f"{name} has shape {tuple(matrix.shape)}; all four matrices are C x C, of one C.")
+            raise InputError(
+                f"{name} has shape {tuple(matrix.shape)}; all four matrices must be C x C with the same C."
+            )
         if matrix.is_meta or not bool(torch.isfinite(matrix).all()):
-            raise ValueError(f"{name} holds no numbers, or NaN or infinite ones: no waves can be read from it.")
+            raise InputError(
+                f"{name} is on the meta device or has NaN or infinite values; wave analysis needs finite values."
+            )
     return coefficients
 
 
 def _diagonals(real: RealSpeeds, horizontal: Direction, vertical: Direction) -> tuple[Tensor, Tensor, Tensor]:
-    """P, α, β of Eq. 8 for one quadrant."""
+    """Matrix P and diagonals α, β (Eq. 8) of one quadrant."""
     diagonals = {"right": real.alpha, "down": real.beta, "left": real.alpha_minus, "up": real.beta_minus}
     P, alpha, beta = (t.detach().double().cpu() for t in (real.P, diagonals[horizontal], diagonals[vertical]))
     return P, alpha, beta
 
 
 def _apply(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """matrix · v for every v on the last axis, in complex128."""
+    """Multiply vectors on the last axis by `matrix`, in complex128."""
     matrix = matrix.to(vectors.device)
     if vectors.is_complex():
         return F.linear(vectors.to(torch.complex128), matrix)

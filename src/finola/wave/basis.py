@@ -1,13 +1,13 @@
-"""Plane waves that a recurrence can carry: their frequencies, and the matrices A, B, A₋, B₋ that walk along them.
+"""Plane waves for wave initialisation: their frequencies and the matrices A, B, A₋, B₋ that propagate them.
 
-Each channel pair (c, s) holds one plane wave of frequency (u, v) and one colour; a pixel at offset (i, j) from the
-cell's origin reads c·cos(u i + v j) + s·sin(u i + v j). One step right rotates the pair by u·cell, one step down by
-v·cell, so
+Each channel pair (c, s) represents one plane wave of frequency (u, v) and one colour, which contributes
+c·cos(u i + v j) + s·sin(u i + v j) to the pixel at offset (i, j) from the cell's origin. One step right rotates the
+pair by u·cell, one step down by v·cell, so
 
     A = √(σ₀² + ε) · V (R_x − I) Vᵀ        B = √(σ₀² + ε) · V (R_y − I) Vᵀ        A₋, B₋ with the inverse rotations,
 
-with the columns of V orthonormal and orthogonal to the all-ones vector. Rotations keep ‖q‖² = C·σ₀², hence σ, hence the
-recurrence *is* the inverse Fourier sum. docs/waves.md derives it.
+with the columns of V orthonormal and orthogonal to the all-ones vector. Rotations preserve ‖q‖² = C·σ₀² and thus σ, so
+the recurrence equals the inverse Fourier sum. The derivation is in docs/waves.md.
 """
 
 from __future__ import annotations
@@ -18,38 +18,41 @@ import torch
 from torch import Tensor, nn
 
 from finola.config import ModelConfig
+from finola.errors import InputError
 from finola.propagation import EPS, Coefficients, Direction, start_positions
 from finola.wave.spectrum import COLOURS, OPPONENT, SIXTEENTHS, Spectrum
 
 
 class WaveBasis(nn.Module):
-    """The plane waves of one model. Coordinates run colour by colour: the mean, then (c, s) of every pair.
+    """Plane waves of one model. Coordinates are ordered by colour: the mean, then (c, s) of each pair.
 
-    All its frequencies are whole numbers of cycles per period, kept as integers so that no change of dtype moves them.
+    Frequencies are whole numbers of cycles per period, stored as integers so that a change of dtype is lossless.
     """
 
     waves: Tensor  # (K, 3): cycles per period along x and along y, colour; sorted by colour
-    means: Tensor  # (colours with a mean component,)
-    period: Tensor  # in sixteenths of the image's side
-    gain: Tensor  # from pixel amplitudes to the coordinates of q
-    pairs: Tensor  # (K,): the coordinate of c of every wave; s is the next one
-    seen: Tensor  # (2, M, K): cosine and sine of every path's phase, seen from the first path's start
-    share: Tensor  # (M, 1): what part of the picture every path carries
+    means: Tensor  # colours that have a mean component
+    period: Tensor  # in sixteenths of the image side
+    gain: Tensor  # factor from pixel amplitudes to coordinates of q
+    pairs: Tensor  # (K,): index of the coordinate c of each wave; s is the next coordinate
+    phases: Tensor  # (2, M, K): cosine and sine of the phase at the start of each path, relative to the first path
+    share: Tensor  # (M, 1): fraction of the image represented by each path
 
     def __init__(self, config: ModelConfig, spectrum: Spectrum | None = None) -> None:
         super().__init__()
         if config.channels < 3:
-            raise ValueError(f"model name {config}: a wave start needs at least 3 channels, not {config.channels}.")
+            raise InputError(
+                f"Model name {config}: wave initialisation needs at least 3 channels, got {config.channels}."
+            )
         self.config = config
         spectrum = spectrum or Spectrum.bundled(config.image_size)
         self.register_buffer("period", torch.tensor(spectrum.period))
         self.set_waves(*spectrum.choose(config.channels - 2, config.image_size))
         gain = math.sqrt(config.channels) / spectrum.radius
-        # Rounded to eight bits of mantissa, so that it is the same number in every dtype.
+        # Rounded to bfloat16, so that the value is the same in every dtype.
         self.register_buffer("gain", torch.tensor(gain, dtype=torch.bfloat16).to(torch.float32))
 
     def set_waves(self, waves: Tensor, means: Tensor) -> None:
-        """Take these waves, and derive from them what every call needs."""
+        """Set the waves and compute the buffers that depend on them."""
         config = self.config
         self.register_buffer("waves", waves)
         self.register_buffer("means", means)
@@ -57,46 +60,46 @@ class WaveBasis(nn.Module):
         cells = torch.tensor(start_positions(config.start, config.map_size, config.paths)).double()
         down, right = (cells - cells[0]).T[:, :, None]  # (M, 1) each
         theta = right * self.angles("right") + down * self.angles("down")  # (M, K)
-        self.register_buffer("seen", torch.stack([theta.cos(), theta.sin()]).float(), persistent=False)
+        self.register_buffer("phases", torch.stack([theta.cos(), theta.sin()]).float(), persistent=False)
         share = torch.arange(1.0, config.paths + 1)
         self.register_buffer("share", (share / share.sum())[:, None], persistent=False)
 
     @property
     def size(self) -> int:
-        """How many coordinates of q carry the picture: one per mean, two per wave."""
+        """Number of coordinates of q that represent the image: one per mean, two per wave."""
         return len(self.means) + 2 * len(self.waves)
 
     def sizes(self) -> list[int]:
-        """How many coordinates each colour has."""
+        """Number of coordinates of each colour."""
         return [int((self.means == colour).any()) + 2 * int((self.waves[:, 2] == colour).sum()) for colour in range(3)]
 
     @property
     def spare(self) -> int:
-        """Channels of 1⊥ that neither carry the picture nor are the slack; they stay zero."""
+        """Number of unused dimensions orthogonal to the all-ones vector, excluding the slack; they are zero."""
         return self.config.channels - 2 - self.size
 
     def frequencies(self) -> Tensor:
-        """(u, v) of every pair in radians per pixel: (K, 2), float64."""
+        """Frequencies (u, v) of all pairs in radians per pixel: (K, 2), float64."""
         height, width = self.config.image_size
         period = self.period.item() / SIXTEENTHS * torch.tensor([width, height], dtype=torch.float64)
         return 2 * math.pi * self.waves[:, :2].cpu().double() / period
 
     def angles(self, direction: Direction) -> Tensor:
-        """By how much one step in `direction` rotates every pair: (K,), float64."""
+        """Rotation angle of each pair for one step in `direction`: (K,), float64."""
         height, width = self.config.cell
         u, v = self.frequencies().unbind(1)
         return {"right": u * width, "left": -u * width, "down": v * height, "up": -v * height}[direction]
 
     def mean_index(self) -> Tensor:
-        """The coordinate of every mean component: the ones that no pair takes."""
+        """Indices of the mean coordinates, those not used by a pair."""
         taken = torch.zeros(self.size, dtype=torch.bool)
         taken[self.pairs.cpu()] = taken[self.pairs.cpu() + 1] = True
         return (~taken).nonzero()[:, 0]
 
     def reflect(self, coordinates: Tensor) -> Tensor:
-        """Coordinates (…, C) ↔ channels (…, C): the Householder reflection that swaps the last axis with 1/√C.
+        """Convert coordinates (…, C) to channels (…, C) or back by the Householder reflection e_C ↔ 1/√C.
 
-        Its first C−1 columns are V, so neither direction needs a dense matrix.
+        Its first C−1 columns are V, so no dense matrix is needed.
         """
         channels = coordinates.shape[-1]
         w: Tensor = coordinates.new_full((channels,), -1 / math.sqrt(channels))
@@ -105,17 +108,17 @@ class WaveBasis(nn.Module):
         return coordinates - 2 * (coordinates @ w)[..., None] * w
 
     def vectors(self) -> Tensor:
-        """The orthogonal matrix of all C directions as columns: picture, slack, spare, 1/√C. Float64."""
+        """Orthogonal matrix (C, C), float64, whose columns are the image coordinates, slack, unused ones and 1/√C."""
         return self.reflect(torch.eye(self.config.channels, dtype=torch.float64))
 
     def coefficients(self) -> Coefficients:
-        """A, B, A₋, B₋ in float64."""
+        """Matrices A, B, A₋, B₋ in float64."""
         sigma = math.sqrt(1 + EPS)  # σ₀ = 1
         directions: tuple[Direction, ...] = ("right", "down", "left", "up")
         return Coefficients(*(sigma * self._conjugate(self.rotation(d)) for d in directions))
 
     def rotation(self, direction: Direction) -> Tensor:
-        """R − I in coordinates: (C, C), zero outside the pairs."""
+        """Matrix R − I of one step in coordinates: (C, C), zero outside the pairs."""
         theta, c = self.angles(direction), self.pairs.cpu()
         R = torch.zeros(self.config.channels, self.config.channels, dtype=torch.float64)
         R[c, c] = R[c + 1, c + 1] = torch.cos(theta) - 1
@@ -127,9 +130,9 @@ class WaveBasis(nn.Module):
         return self.reflect(self.reflect(matrix).T).T
 
     def complete(self, picture: Tensor) -> Tensor:
-        """Picture coordinates (…, size) → q (…, C) on its sphere ‖q‖² = C: the slack channel tops it up.
+        """Complete image coordinates (…, size) to q (…, C) with ‖q‖² = C by setting the slack coordinate.
 
-        A picture outside the sphere is scaled back onto it.
+        Coordinates outside the sphere are scaled back onto it.
         """
         channels = self.config.channels
         radius = math.sqrt(channels)
@@ -140,11 +143,11 @@ class WaveBasis(nn.Module):
         return self.reflect(torch.cat([picture, slack, rest], dim=-1))
 
     def coordinates(self, q: Tensor) -> Tensor:
-        """q (…, C) → its picture coordinates (…, size): what a codec stores."""
+        """Image coordinates (…, size) of q (…, C), which the codec stores."""
         return self.reflect(q)[..., : self.size]
 
     def read_out(self) -> Tensor:
-        """The linear layer from channels to the pixels of one cell: (3·cell_h·cell_w, C), float64."""
+        """Weights of the linear layer from channels to the pixels of one cell: (3·cell_h·cell_w, C), float64."""
         height, width = self.config.cell
         u, v = self.frequencies().unbind(1)
         phase = u * torch.arange(width)[None, :, None] + v * torch.arange(height)[:, None, None]  # (h, w, K)
@@ -157,16 +160,16 @@ class WaveBasis(nn.Module):
         return self.reflect(pixels.flatten(0, 2) / self.gain.double().cpu())
 
     def split(self, picture: Tensor) -> Tensor:
-        """One picture (N, size) → M unequal shares (N, M, size) that sum to it, each seen from its own path's start."""
+        """Split image coordinates (N, size) into M unequal shares (N, M, size), relative to the start of each path."""
         c, s = picture[:, None, self.pairs], picture[:, None, self.pairs + 1]  # (N, 1, K)
-        cos, sin = self.seen
+        cos, sin = self.phases
         shares = picture[:, None].repeat(1, self.config.paths, 1)
         shares[..., self.pairs] = c * cos + s * sin
         shares[..., self.pairs + 1] = s * cos - c * sin
         return shares * self.share
 
     def describe(self, index: int) -> str:
-        """A wave by name, for tables and plots.
+        """Description of a wave for tables and plots.
 
         >>> basis = WaveBasis(ModelConfig.parse("waves/64x1@16:64"))
         >>> basis.describe(0).split(",")[0]

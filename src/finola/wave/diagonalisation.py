@@ -1,10 +1,11 @@
-"""The linear algebra behind the speeds: one basis V of z and one basis W of ẑ that make A and B diagonal together,
+"""Simultaneous diagonalisation of A and B by a basis V of z and a basis W of ẑ,
 
     A W = V diag(α)        B W = V diag(β)        hence  β Δxζ = α Δyζ  for ζ = V⁻¹z.
 
-Where B has an inverse, W = B⁻¹V and this is the paper's Q = AB⁻¹ = VΛV⁻¹ with Λ = α/β (§3). Where it has none,
-directions that neither A nor B reaches are set apart as static, and the rest is solved through an invertible mixture
-cA + sB: A(cA + sB)⁻¹ has the same eigenvectors V, and its eigenvalues α/(cα + sβ) stay finite where a speed does not.
+If B is invertible, W = B⁻¹V and this is Q = AB⁻¹ = VΛV⁻¹ with Λ = α/β (§3). If B is singular, the speeds are the
+generalised eigenvalues α/β of the matrix pencil (A, B). Directions outside the column spaces of A and B are static and
+are split off. The rest is solved with an invertible combination cA + sB: A(cA + sB)⁻¹ has the same eigenvectors V,
+and its eigenvalues α/(cα + sβ) are finite even if a speed is infinite.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ QUADRANTS: dict[str, tuple[Direction, Direction]] = {
 }
 
 KINDS = ("complex", "real", "unit", "infinite", "static", "undefined")
-CONDITION_V = 1e7  # beyond it two eigenvectors are one: a Jordan block of size 2, rounded, has 1/√eps = 7e7
-SAME = 1e-8  # speeds closer than this, relatively, are the same
+CONDITION_V = 1e7  # above it V counts as singular; a Jordan block of size 2 with rounding errors has 1/√eps = 7e7
+SAME = 1e-8  # relative tolerance for equal speeds
 
 
 class Diagonalised(NamedTuple):
-    """A and B made diagonal together, as far as they can be; α = β = 0 where there is no wave."""
+    """Result of the simultaneous diagonalisation of A and B; α = β = 0 where there is no wave."""
 
     alpha: Tensor  # (C,) complex128
     beta: Tensor  # (C,) complex128
-    V: Tensor  # (C, C) complex128, its columns span z
+    V: Tensor  # (C, C) complex128, columns are a basis of z
     V_inverse: Tensor  # (C, C)
     cond_V: float
     kinds: list[str]  # one of KINDS per speed
-    words: str
+    words: str  # one-sentence description
 
 
 def condition(matrix: Tensor) -> float:
-    """σ_max/σ_min, infinite where σ_min is no larger than rounding.
+    """Condition number σ_max/σ_min, infinite if σ_min is zero up to rounding.
 
     >>> condition(torch.eye(3))
     1.0
@@ -54,16 +55,16 @@ def condition(matrix: Tensor) -> float:
 
 
 def speeds(alpha: Tensor, beta: Tensor) -> Tensor:
-    """Λ = α/β: infinite where only β is zero, nan where both are."""
+    """Speeds Λ = α/β: infinite where only β is zero, nan where both are."""
     divisor = torch.where(beta == 0, 1, beta)
-    real = (alpha.imag == 0) & (divisor.imag == 0)  # divided as real numbers, they lose no bit
+    real = (alpha.imag == 0) & (divisor.imag == 0)  # real division is exact where complex division rounds
     finite = torch.where(real, (alpha.real / divisor.real).to(alpha), alpha / divisor)
     at_zero = torch.where(alpha == 0, math.nan, math.inf).to(finite)
-    return torch.where(beta == 0, at_zero, finite) + 0  # −0 is 0
+    return torch.where(beta == 0, at_zero, finite) + 0  # turns −0 into 0
 
 
 def kinds(alpha: Tensor, beta: Tensor) -> list[str]:
-    """The kind of every speed; static where it has none (α = β = 0)."""
+    """Kind of each speed; static where α = β = 0."""
     names = []
     for speed in speeds(alpha, beta).tolist():
         if math.isnan(speed.real):
@@ -78,7 +79,7 @@ def kinds(alpha: Tensor, beta: Tensor) -> list[str]:
 
 
 def diagonalise(A: Tensor, B: Tensor, noise: float = 1e-10, cond_B: float | None = None) -> Diagonalised:
-    """Diagonalise Q = AB⁻¹, or the pair (A, B) where B has no inverse. Never raises; `words` says what was done.
+    """Diagonalise Q = AB⁻¹, or the matrix pencil (A, B) if B is singular. Never raises; `words` describes the method.
 
     `noise` is the relative size below which a singular value counts as zero.
 
@@ -91,52 +92,53 @@ def diagonalise(A: Tensor, B: Tensor, noise: float = 1e-10, cond_B: float | None
     if cond_B * noise < 1:
         eigen = _eigenvectors(torch.linalg.solve(B, A, left=False))
         result = _assemble(eigen.values, torch.ones_like(eigen.values), eigen)
-        done = "diagonalised" if all(eigen.good) else "cannot be diagonalised everywhere"
-        return _say(f"Q = AB⁻¹ {done}, cond(B) = {cond_B:.3g}", result)
+        done = "diagonalised" if all(eigen.good) else "is not fully diagonalisable"
+        return _describe(f"Q = AB⁻¹ {done}, cond(B) = {cond_B:.3g}", result)
     words = f"B has no inverse (cond(B) = {cond_B:.3g})"
-    found = _of_pencil(A, B, noise)
-    if found is None:  # ẑ has mean zero: without their row means A and B act the same, and may fare better
-        found = _of_pencil(A - A.mean(1, keepdim=True), B - B.mean(1, keepdim=True), noise, centred=True)
+    found = _solve_pencil(A, B, noise)
+    if found is None:
+        # ẑ has zero mean, so subtracting the row means of A and B changes no step, but may make the pencil regular.
+        found = _solve_pencil(A - A.mean(1, keepdim=True), B - B.mean(1, keepdim=True), noise, centred=True)
     if found is not None:
-        return _say(f"{words}, so speeds are pairs α/β of the pencil (A, B)", found)
+        return _describe(f"{words}, so the speeds are generalised eigenvalues α/β of the matrix pencil (A, B)", found)
     reached, static = _split(torch.cat([A, B], dim=1), noise)
     V = torch.cat([reached, static], dim=1).to(torch.complex128)
     none = torch.zeros(len(A), dtype=torch.complex128)
     names = ["undefined"] * reached.shape[1] + ["static"] * static.shape[1]
     result = Diagonalised(none, none, V, V.mH, 1.0, names, "")
-    return _say(f"{words} and the pencil (A, B) is singular: Δx z and Δy z have no fixed ratio", result)
+    return _describe(f"{words} and the matrix pencil (A, B) is singular: Δx z and Δy z have no fixed ratio", result)
 
 
 def proportional(P: Tensor, alpha: Tensor, beta: Tensor) -> Diagonalised | None:
-    """A = P·diag(α), B = P·diag(β) (Eq. 8): V = P as it is, H_A = diag(α). None where P has no inverse."""
+    """Diagonalise A = P·diag(α), B = P·diag(β) (Eq. 8): V = P, H_A = diag(α). None if P is singular."""
     cond = condition(P)
     if cond > CONDITION_V:
         return None
-    words = f"Real speeds α/β, read off A = P·diag(α) and B = P·diag(β) (Eq. 8); V = P, cond(V) = {cond:.3g}."
+    words = f"Real speeds α/β of A = P·diag(α) and B = P·diag(β) (Eq. 8); V = P, cond(V) = {cond:.3g}."
     alpha, beta = alpha.to(torch.complex128), beta.to(torch.complex128)
     inverse = torch.linalg.inv(P).to(torch.complex128)
     return Diagonalised(alpha, beta, P.to(torch.complex128), inverse, cond, kinds(alpha, beta), words)
 
 
 def identical(P: Tensor, noise: float) -> Diagonalised:
-    """A = B = P (Eq. 9): every speed is one, V = P; a P without inverse leaves its unreached directions static."""
+    """Diagonalise A = B = P (Eq. 9): all speeds are one, V = P; directions outside the range of P are static."""
     one = torch.ones(len(P), dtype=torch.float64)
     words = "All speeds are one, because A = B (Eq. 9)"
     result = proportional(P, one, one)
     if result is not None:
-        return _say(f"{words}; V = P", result)
+        return _describe(f"{words}; V = P", result)
     U, S, _ = torch.linalg.svd(P)
     alpha = torch.where(noise * S[0] < S, one, 0).to(torch.complex128)
     U = U.to(torch.complex128)
     result = Diagonalised(alpha, alpha, U, U.mH, 1.0, kinds(alpha, alpha), "")
-    return _say(f"{words}; P has no inverse, so V are its left singular vectors", result)
+    return _describe(f"{words}; P has no inverse, so V contains its left singular vectors", result)
 
 
 def rotating(vectors: Tensor, pairs: Tensor, theta_x: Tensor, theta_y: Tensor, scale: float) -> Diagonalised:
-    """The waves of a wave start, whose steps rotate pairs of orthonormal columns of `vectors` and leave the rest alone.
+    """Diagonalise wave-initialised matrices, whose steps rotate pairs of orthonormal columns of `vectors`.
 
-    `pairs` (K,) is the first column of each pair, the other is the next one. The pair (c, s) is two waves (c ± is)/√2,
-    with α = scale·(e^{±iθx} − 1) and β = scale·(e^{±iθy} − 1), exactly 0 where it turns whole cycles.
+    `pairs` (K,) is the first column of each pair; the second is the next column. A pair (c, s) gives two waves
+    (c ± is)/√2 with α = scale·(e^{±iθx} − 1) and β = scale·(e^{±iθy} − 1), exactly 0 for whole cycles.
     """
     V = vectors.to(torch.complex128)
     c, s = V[:, pairs], V[:, pairs + 1]
@@ -151,21 +153,21 @@ def rotating(vectors: Tensor, pairs: Tensor, theta_x: Tensor, theta_y: Tensor, s
 
     alpha, beta = steps(theta_x), steps(theta_y)
     words = (
-        f"The {len(pairs)} plane waves this model was started from, each a speed (e^{{iu}} − 1)/(e^{{iv}} − 1) and its "
-        "conjugate, u and v in radians per step; B has no inverse by construction"
+        f"The {len(pairs)} plane waves this model was initialised from, each with speed (e^{{iu}} − 1)/(e^{{iv}} − 1) "
+        "and its conjugate, u and v in radians per step; B has no inverse by construction"
     )
-    return _say(words, Diagonalised(alpha, beta, V, V.mH, 1.0, kinds(alpha, beta), ""))
+    return _describe(words, Diagonalised(alpha, beta, V, V.mH, 1.0, kinds(alpha, beta), ""))
 
 
-def _of_pencil(A: Tensor, B: Tensor, noise: float, centred: bool = False) -> Diagonalised | None:
-    """α/β of a pencil whose B is singular; None where the pencil is singular too."""
+def _solve_pencil(A: Tensor, B: Tensor, noise: float, centred: bool = False) -> Diagonalised | None:
+    """Diagonalise a matrix pencil with singular B; None if the pencil itself is singular."""
     norm_A, norm_B = (float(torch.linalg.matrix_norm(M, 2)) or 1.0 for M in (A, B))
     A, B = A / norm_A, B / norm_B
-    reached, static = _split(torch.cat([A, B], dim=1), noise)  # of z: what A or B write to
-    read, _ = _split(torch.cat([A, B]).T, noise)  # of ẑ: what A or B read from
+    reached, static = _split(torch.cat([A, B], dim=1), noise)  # in z: column space of A and B
+    read, _ = _split(torch.cat([A, B]).T, noise)  # in ẑ: row space of A and B
     small_A, small_B = reached.T @ A @ read, reached.T @ B @ read
     if centred and len(small_A) == small_A.shape[1] + 1:
-        # One direction more is written than read: the all-ones vector, which ẑ never has, stands for the missing one.
+        # The row space has one dimension less; complete it by the all-ones vector, to which ẑ is orthogonal.
         small_A, small_B = F.pad(small_A, (0, 1)), torch.cat([small_B, _orthogonal(small_B)], dim=1)
     if len(small_A) != small_A.shape[1]:
         return None
@@ -188,20 +190,20 @@ def _of_pencil(A: Tensor, B: Tensor, noise: float, centred: bool = False) -> Dia
 
 
 def _split(matrix: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Orthonormal bases of the column space of a (C, 2C) matrix and of what lies outside it."""
+    """Orthonormal bases of the column space of a (C, 2C) matrix and of its orthogonal complement."""
     U, S, _ = torch.linalg.svd(matrix, full_matrices=False)
     rank = int((noise * S[0] < S).sum())
     return U[:, :rank], U[:, rank:]
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:
-    """A unit column outside the column space of a (k, k−1) matrix."""
+    """Unit column orthogonal to the column space of a (k, k−1) matrix."""
     U: Tensor = torch.linalg.svd(matrix)[0]
     return U[:, -1:]
 
 
 def _mixture(A: Tensor, B: Tensor) -> tuple[float, float, float]:
-    """(c, s) on the unit circle for which cA + sB is best conditioned, and that condition in the 1-norm."""
+    """Find (c, s) on the unit circle for which cA + sB is best conditioned; also return its 1-norm condition number."""
     best = (1.0, 1.0, math.inf if len(A) else 1.0)
     for k in range(8 if len(A) else 0):
         angle = math.pi * (k + 0.4) / 8
@@ -219,14 +221,14 @@ class _Eigen(NamedTuple):
     V: Tensor  # (k, k), unit columns
     inverse: Tensor
     cond: float
-    good: Tensor  # (k,) bool: which eigenvalues to trust
+    good: Tensor  # (k,) bool: which eigenvalues are well conditioned
 
 
 def _eigenvectors(M: Tensor) -> _Eigen:
-    """Eigenvalues and eigenvectors, all of them to be trusted unless M cannot be diagonalised.
+    """Eigenvalues and eigenvectors of M; ill-conditioned eigenvalues of a non-diagonalisable M are not `good`.
 
-    Then the columns that belong to no trusted eigenvalue are an orthonormal basis of what the trusted left eigenvectors
-    do not see, so that the trusted channels still decouple from everything else.
+    Their columns of V are replaced by an orthonormal basis of the orthogonal complement of the well-conditioned left
+    eigenvectors, so that the well-conditioned channels remain decoupled from the others.
     """
     values, V = torch.linalg.eig(M)
     good = torch.ones(len(M), dtype=torch.bool)
@@ -236,7 +238,7 @@ def _eigenvectors(M: Tensor) -> _Eigen:
     from scipy.linalg import eig
 
     values, left, V = (torch.from_numpy(part).to(torch.complex128) for part in eig(M.numpy(), left=True, right=True))
-    good = (left.conj() * V).sum(0).abs() > 1 / CONDITION_V  # of unit vectors: 1 / condition of that eigenvalue
+    good = (left.conj() * V).sum(0).abs() > 1 / CONDITION_V  # for unit vectors: 1 / condition number of the eigenvalue
     V[:, ~good] = torch.linalg.qr(left[:, good], mode="complete")[0][:, int(good.sum()) :]
     cond = condition(V)
     if cond >= CONDITION_V:
@@ -249,16 +251,16 @@ def _assemble(alpha: Tensor, beta: Tensor, eigen: _Eigen) -> Diagonalised:
     scale = torch.where(eigen.good & (length > 0), 1 / length.clamp_min(1e-300), 0)
     alpha, beta = alpha * scale, beta * scale
     names = kinds(alpha, beta)
-    names = [kind if trusted else "undefined" for kind, trusted in zip(names, eigen.good.tolist(), strict=True)]
+    names = [kind if good else "undefined" for kind, good in zip(names, eigen.good.tolist(), strict=True)]
     return Diagonalised(alpha, beta, eigen.V, eigen.inverse, eigen.cond, names, "")
 
 
-def _say(words: str, result: Diagonalised) -> Diagonalised:
-    """One sentence: what was done, and how many speeds are infinite, static or undefined."""
+def _describe(words: str, result: Diagonalised) -> Diagonalised:
+    """Set `words`: the method, cond(V), and the number of infinite, static and undefined speeds."""
     meanings = {
         "infinite": "infinite (no change along y)",
         "static": "static (no change at all)",
-        "undefined": "undefined (no eigenvector of their own)",
+        "undefined": "undefined (no eigenvector)",
     }
     found = [f"{result.kinds.count(kind)} {meaning}" for kind, meaning in meanings.items() if kind in result.kinds]
     return result._replace(words="; ".join([words, f"cond(V) = {result.cond_V:.3g}", *found]) + ".")

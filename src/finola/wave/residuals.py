@@ -1,8 +1,9 @@
-"""How well a recurrence keeps to its wave equations, measured on images; the paper assumes it.
+"""Residuals of the one-way wave equations, measured on images. The paper assumes that the equations hold.
 
-Horizontal-first steps make Δx z = A ẑ exact on the start's row alone, vertical-first steps make Δy z = B ẑ exact on its
-column alone, and the map is their mean: so the residual, the two orders' disagreement and σ are properties of a model.
-Paths that start together are summed and measured around their start; scattered paths are measured each around its own.
+With horizontal-first propagation Δx z = A ẑ is exact only on the row of the start, with vertical-first propagation
+Δy z = B ẑ only on its column, and the map is the mean of both. The residual, the inconsistency of the two orders and σ
+are therefore properties of a model. Paths with the same start are summed and measured together; scattered paths are
+measured separately.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finola.errors import InputError
 from finola.propagation import EPS, Coefficients, Position, Step, propagate, start_positions
 from finola.tiling import cut, join, pad_to_multiple
 from finola.transitions import LinearAfterNorm, prepared
@@ -27,33 +29,33 @@ if TYPE_CHECKING:
     from finola.wave.analysis import Quadrant, Waves
 
 ORDERS = ("horizontal", "vertical", "mean")
-ELEMENTS = 2**22  # of the maps held at a time
+ELEMENTS = 2**22  # maximum number of elements of the maps in memory
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What `measure` found. A residual is 0 where the equation holds and at most 1."""
+    """Result of `measure`. Residuals are between 0, where the equation holds, and 1."""
 
     images: int
-    residual: dict[str, float]  # ‖β Δxζ − α Δyζ‖ / (‖β Δxζ‖ + ‖α Δyζ‖) per order; every (α, β) scaled to length one
-    residual_Q: dict[str, float] | None  # ‖Δx z − Q Δy z‖ / (‖Δx z‖ + ‖Q Δy z‖); None where no quadrant has a Q
+    residual: dict[str, float]  # ‖β Δxζ − α Δyζ‖ / (‖β Δxζ‖ + ‖α Δyζ‖) per order; each (α, β) has unit norm
+    residual_Q: dict[str, float] | None  # ‖Δx z − Q Δy z‖ / (‖Δx z‖ + ‖Q Δy z‖); None if no quadrant has a Q
     path_inconsistency: float  # ‖z_h − z_v‖ / ‖z‖
-    sigma_min: float  # of √(σ² + ε) over positions, orders, paths and images
+    sigma_min: float  # minimum of √(σ² + ε) over positions, orders, paths and images
     sigma_max: float
-    sigma_spread: float  # the largest (max − min) / mean within one map
-    shares: dict[str, float]  # of the speeds of the quadrants that the map has, by kind
-    maps: dict[str, list[Tensor]] = field(repr=False)  # per order and image: the residual in every square
+    sigma_spread: float  # maximum of (max − min) / mean within one map
+    shares: dict[str, float]  # fraction of the speeds of each kind, over the quadrants of the map
+    maps: dict[str, list[Tensor]] = field(repr=False)  # per order and image: residual map
 
     @property
     def residual_map(self) -> Tensor:
-        """Of the first image and the mean of both orders: (H−1, W−1), one value per square of four neighbours.
+        """Residual map of the first image for the mean of both orders: (H−1, W−1), one value per 2×2 positions.
 
-        Every square lies in exactly one quadrant. The maps of an image's tiles are joined; nan where nothing moves.
+        Each value belongs to exactly one quadrant. Maps of tiles are joined; nan where all differences are zero.
         """
         return self.maps["mean"][0]
 
     def figures(self) -> dict[str, object]:
-        """All figures without the maps, ready for JSON: what is not finite is None."""
+        """All metrics except the maps, ready for JSON; values that are not finite become None."""
 
         def plain(value: object) -> object:
             if isinstance(value, dict):
@@ -67,7 +69,7 @@ class Measurement:
 def measure(found: Waves, images: Tensor | Iterable[Tensor]) -> Measurement:
     """Measure `waves(model)` on images (N, 3, H, W), or one by one (3, H, W), of any size.
 
-    The recurrence runs in the model's own dtype, everything after it in float64. Larger images are cut into tiles.
+    The recurrence runs in the dtype of the model, the measurement in float64. Larger images are split into tiles.
 
     >>> import finola
     >>> found = measure(finola.waves(finola.create("waves/64x1@8:32")), torch.rand(2, 3, 32, 32))
@@ -75,7 +77,9 @@ def measure(found: Waves, images: Tensor | Iterable[Tensor]) -> Measurement:
     (True, True)
     """
     if found.model is None:
-        raise ValueError("waves of bare matrices have no images to be measured on: use waves(model), or measure_paths.")
+        raise InputError(
+            "Measuring on images needs a model, but the waves were computed from matrices. Use measure_paths."
+        )
     config = found.model.config
     sums = _Sums(found)
     maps: dict[str, list[Tensor]] = {order: [] for order in ORDERS}
@@ -94,7 +98,7 @@ def measure(found: Waves, images: Tensor | Iterable[Tensor]) -> Measurement:
 
 @torch.no_grad()
 def measure_paths(found: Waves, q: Tensor, size: Position, start: str | Position = "center") -> Measurement:
-    """Measure the maps that grow from initial conditions q (N, M, C), in q's dtype."""
+    """Measure the maps propagated from initial conditions q (N, M, C), in the dtype of q."""
     sums = _Sums(found)
     maps = sums.add(q, size, start)
     return sums.measurement({order: list(part) for order, part in maps.items()})
@@ -102,9 +106,9 @@ def measure_paths(found: Waves, q: Tensor, size: Position, start: str | Position
 
 @torch.no_grad()
 def health(model: Autoencoder, images: Tensor) -> dict[str, float]:
-    """For training logs: path_inconsistency, sigma_min, sigma_max, and cond_B where there is a B.
+    """Metrics for training logs: path_inconsistency, sigma_min, sigma_max, and cond_B if the model has a B.
 
-    A Conv-AE has no recurrence and gives an empty dictionary.
+    The result is empty for a Conv-AE, which has no recurrence.
     """
     transition = getattr(model, "transition", None)
     if transition is None:
@@ -116,20 +120,20 @@ def health(model: Autoencoder, images: Tensor) -> dict[str, float]:
         apart, whole, low, high = 0.0, 0.0, math.inf, 0.0
         for part in q.split(_batch(model)):
             totals: list[Tensor] = []
-            for _, phi in _grow(part, step, config.map_size, config.start):
+            for _, phi in _propagate_paths(part, step, config.map_size, config.start):
                 sigma = _sigma(phi)
                 low, high = min(low, float(sigma.min())), max(high, float(sigma.max()))
                 totals.append(phi.sum(2))
             z_h, z_v = torch.stack(totals).sum(0)
             apart, whole = apart + _square(z_h - z_v), whole + _square((z_h + z_v) / 2)
-    figures = {"path_inconsistency": _ratio(apart, whole), "sigma_min": low, "sigma_max": high}
+    metrics = {"path_inconsistency": _ratio(apart, whole), "sigma_min": low, "sigma_max": high}
     if isinstance(transition, LinearAfterNorm):
-        figures["cond_B"] = _cond(transition.coefficients().B.detach().cpu().double())
-    return figures
+        metrics["cond_B"] = _cond(transition.coefficients().B.detach().cpu().double())
+    return metrics
 
 
 class _Sums:
-    """Squared norms, added up over images, quadrants and groups of paths."""
+    """Sums of squared norms over images, quadrants and groups of paths."""
 
     def __init__(self, found: Waves) -> None:
         self.waves = found
@@ -141,12 +145,12 @@ class _Sums:
         self.sigma = [math.inf, 0.0, 0.0]
 
     def add(self, q: Tensor, size: Position, start: str | Position) -> dict[str, Tensor]:
-        """Grow and measure q (N, M, C); returns the residual in every square per order: (N, H−1, W−1)."""
+        """Propagate and measure q (N, M, C); return the residual maps (N, H−1, W−1) of each order."""
         step = cast(Step, Coefficients(*(matrix.to(q) for matrix in self.waves.coefficients)))
         side = [max(1, length - 1) for length in size]
         squares = {order: torch.zeros(3, len(q), *side, dtype=torch.float64) for order in ORDERS}
         totals = []
-        for cell, phi in _grow(q, step, size, start):
+        for cell, phi in _propagate_paths(q, step, size, start):
             self._add_sigma(_sigma(phi))
             z = phi.sum(2).double().cpu()  # (2, N, H, W, C)
             totals.append(z)
@@ -169,7 +173,7 @@ class _Sums:
         rows = slice(None, y + 1) if vertical == "up" else slice(y, None)
         columns = slice(None, x + 1) if horizontal == "left" else slice(x, None)
         axes = [axis for axis, back in ((2, vertical == "up"), (3, horizontal == "left")) if back]
-        part = z[:, :, rows, columns].flip(axes)  # the start at (0, 0), the quadrant's steps right and down
+        part = z[:, :, rows, columns].flip(axes)  # flipped so that the start is at (0, 0)
         if min(part.shape[2:4]) < 2:
             return
         quadrant = self.seen[name] = self.waves[name]
@@ -188,10 +192,10 @@ class _Sums:
 
     def measurement(self, maps: dict[str, list[Tensor]]) -> Measurement:
         if not self.images:
-            raise ValueError("a measurement needs at least one image.")
-        quadrants = list(self.seen.values()) or [self.waves["right-down"]]  # a map of one line has none
+            raise InputError("Measuring needs at least one image, got 0.")
+        quadrants = list(self.seen.values()) or [self.waves["right-down"]]  # a single row or column has no quadrant
         kinds = [kind for quadrant in quadrants for kind in quadrant.kinds]
-        nothing = math.nan if "undefined" in kinds else 0.0  # where neither side has a value
+        nothing = math.nan if "undefined" in kinds else 0.0  # result where both sides are zero
         low, high, spread = self.sigma
         residual = {order: float(_relative(self.terms[order]).nan_to_num(nothing)) for order in ORDERS}
         residual_Q = {order: float(_relative(self.terms_Q[order]).nan_to_num(0)) for order in ORDERS}
@@ -208,43 +212,43 @@ class _Sums:
         )
 
 
-def _grow(q: Tensor, step: Step, size: Position, start: str | Position) -> Iterator[tuple[Position, Tensor]]:
-    """Per distinct start: its paths apart, horizontal-first and vertical-first: (2, N, M, H, W, C)."""
+def _propagate_paths(q: Tensor, step: Step, size: Position, start: str | Position) -> Iterator[tuple[Position, Tensor]]:
+    """Yield each distinct start with the maps of its paths, horizontal-first and vertical-first: (2, N, M, H, W, C)."""
     groups: dict[Position, list[int]] = {}
     for path, cell in enumerate(start_positions(start, size, q.shape[1])):
         groups.setdefault(cell, []).append(path)
     for cell, paths in groups.items():
-        alone = q[:, paths].flatten(0, 1)[:, None]  # (N·M, 1, C)
-        orders = [propagate(alone, step, size, cell, order=order) for order in ("horizontal", "vertical")]
+        single = q[:, paths].flatten(0, 1)[:, None]  # (N·M, 1, C)
+        orders = [propagate(single, step, size, cell, order=order) for order in ("horizontal", "vertical")]
         yield cell, torch.stack(orders).movedim(2, -1).unflatten(1, (len(q), len(paths)))
 
 
 def _sigma(phi: Tensor) -> Tensor:
-    """√(σ² + ε) as the norm divides by it: (…, C) → (…)."""
+    """Divisor of the normalisation, √(σ² + ε): (…, C) → (…)."""
     return (phi.to(torch.promote_types(phi.dtype, torch.float32)).var(-1, correction=0) + EPS).sqrt()
 
 
 def _differences(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Δx and Δy where both neighbours exist: (N, h, w, C) → (N, h−1, w−1, C) each."""
+    """Differences Δx and Δy where both neighbours exist: (N, h, w, C) → (N, h−1, w−1, C) each."""
     here = z[:, :-1, :-1]
     return z[:, :-1, 1:] - here, z[:, 1:, :-1] - here
 
 
 def _squares(left: Tensor, right: Tensor) -> Tensor:
-    """Squared norms over the channels of left − right, left and right: (3, N, h, w)."""
+    """Squared norms of left − right, left and right over the channels: (3, N, h, w)."""
     if left.is_complex():
         left, right = (torch.view_as_real(part).flatten(-2) for part in (left, right))
     return torch.stack([part.square().sum(-1) for part in (left - right, left, right)])
 
 
 def _relative(squares: Tensor) -> Tensor:
-    """‖left − right‖ / (‖left‖ + ‖right‖), nan where both are zero."""
+    """Relative residual ‖left − right‖ / (‖left‖ + ‖right‖), nan where both are zero."""
     difference, left, right = squares.sqrt().unbind()
     return difference / (left + right)
 
 
 def _unit_pairs(quadrant: Quadrant) -> tuple[Tensor, Tensor]:
-    """α and β, each pair of length one, so that no channel counts more for how its pair was written."""
+    """Scale each pair (α, β) to unit norm, so that all channels have the same weight."""
     length = torch.hypot(quadrant.alpha.abs(), quadrant.beta.abs())
     length = torch.where(length == 0, 1, length)
     return quadrant.alpha / length, quadrant.beta / length
@@ -259,7 +263,7 @@ def _ratio(above: float, below: float) -> float:
 
 
 def _cond(B: Tensor) -> float:
-    """cond(B) from its singular values; above 1024 channels from power iterations on BᵀB and its inverse."""
+    """Condition number of B; above 1024 channels estimated by power iterations on BᵀB and its inverse."""
     if len(B) <= 1024:
         return condition(B)
     factors, pivots, failed = torch.linalg.lu_factor_ex(B)
@@ -274,21 +278,21 @@ def _cond(B: Tensor) -> float:
 
 
 def _batch(model: Autoencoder) -> int:
-    """How many images' maps to hold at a time."""
+    """Number of images whose maps are in memory at a time."""
     config = model.config
     return max(1, ELEMENTS // (config.channels * config.paths * math.prod(config.map_size)))
 
 
 def _tiles(model: Autoencoder, images: Tensor) -> tuple[Tensor, Position]:
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
-        raise ValueError(f"images have shape {tuple(images.shape)}; they are (N, 3, H, W) in [0, 1], at least one.")
+        raise InputError(f"Images have shape {tuple(images.shape)}; expected (N, 3, H, W) with N at least 1.")
     parameter, size = next(model.parameters()), model.config.image_size
     return cut(pad_to_multiple(images.to(parameter), size), size)
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and every module back in its own mode afterwards."""
+    """Set evaluation mode, and restore the mode of each module on exit."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Which plane waves carry the energy of photographs: measured on a folder once, shipped as a small JSON."""
+"""Ranking of plane waves by their energy in photographs, measured once and bundled as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import Tensor
 
 Size = tuple[int, int]
 SIXTEENTHS = 16  # periods are whole numbers of sixteenths of the image's side
-PERIOD = 17  # slightly above the side, so that opposite edges need not match
-FINE_PERIOD = 34  # waves half as far apart, for which a greedy choice pays
-GREEDY_SIDE = 64  # up to here the pixels' covariance is small enough to choose greedily
-# An orthonormal opponent basis of RGB, one colour a row: luma, red against blue, green against magenta.
+PERIOD = 17  # slightly more than the side, so that opposite edges may differ
+FINE_PERIOD = 34  # half the frequency spacing, for greedy selection
+GREEDY_SIDE = 64  # largest side whose pixel covariance is small enough for greedy selection
+# Orthonormal opponent basis of RGB, one colour per row: luma, red against blue, green against magenta.
 COLOURS = ("luma", "red-blue", "green-magenta")
 OPPONENT = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 2.0, -1.0]], dtype=torch.float64)
 OPPONENT = OPPONENT / OPPONENT.norm(dim=1, keepdim=True)
@@ -25,27 +25,27 @@ OPPONENT = OPPONENT / OPPONENT.norm(dim=1, keepdim=True)
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Waves ranked by energy, and the radius within which 99 % of the photos' amplitudes lie.
+    """Waves ranked by energy, and the radius that covers the amplitudes of 99 % of the images.
 
-    `ranking` is (R, 3): cycles per period along x (≥ 0) and along y, colour; the strongest first.
+    `ranking` is (R, 3): cycles per period along x (≥ 0) and along y, colour; in order of decreasing energy.
     """
 
-    side: int  # of the square images it was measured on
-    period: int  # of the waves, in sixteenths of the side
+    side: int  # side of the square images it was measured on
+    period: int  # period of the waves in sixteenths of the side
     radius: float
     ranking: Tensor
 
     @classmethod
     def bundled(cls, image_size: Size) -> Spectrum:
-        """The shipped spectrum whose side is nearest to `image_size`."""
+        """Bundled spectrum whose side is closest to `image_size`."""
         spectra = _bundled()
         side = math.sqrt(image_size[0] * image_size[1])
         return min(spectra, key=lambda spectrum: abs(math.log(spectrum.side / side)))
 
     def choose(self, coordinates: int, image_size: Size) -> tuple[Tensor, Tensor]:
-        """The strongest waves that fit into `coordinates` and below Nyquist, and the colours that have a mean.
+        """Select the waves of highest energy below the Nyquist frequency that fit into `coordinates`.
 
-        Returns waves (K, 3) sorted by colour and the means' colours; one coordinate per mean, two per wave.
+        Returns waves (K, 3) sorted by colour, and the colours of the means; one coordinate per mean, two per wave.
         """
         means = torch.arange(min(3, coordinates))
         height, width = image_size
@@ -58,13 +58,13 @@ class Spectrum:
         return waves[order].contiguous(), means
 
     def to_json(self) -> dict[str, object]:
-        """Compact: one string of `x,y,colour` triples."""
+        """Convert to JSON, with the waves as one string of `x,y,colour` triples."""
         waves = " ".join(f"{x},{y},{colour}" for x, y, colour in self.ranking.tolist())
         return {"side": self.side, "period": self.period, "radius": round(self.radius, 4), "waves": waves}
 
     @classmethod
     def from_json(cls, data: dict[str, object]) -> Spectrum:
-        """The way back from `to_json`."""
+        """Create a spectrum from the output of `to_json`."""
         triples = [[int(part) for part in triple.split(",")] for triple in str(data["waves"]).split()]
         side, period, radius = (float(str(data[key])) for key in ("side", "period", "radius"))
         return cls(int(side), int(period), radius, torch.tensor(triples, dtype=torch.int64))
@@ -79,26 +79,26 @@ def _bundled() -> list[Spectrum]:
 def measure_spectrum(batches: Iterable[Tensor], side: int, keep: int = 2048) -> Spectrum:
     """Rank waves by the energy they take from images (N, 3, side, side) in [0, 1].
 
-    Small images: greedily, each wave by what the ones before it have left over. Large ones: each wave for itself.
+    Images up to `GREEDY_SIDE`: greedy forward selection, by the remaining energy. Larger images: each wave separately.
 
     >>> batches = [torch.rand(4, 3, 16, 16)]
     >>> len(measure_spectrum(batches, side=16, keep=20).ranking)
     20
     """
     colours = (torch.einsum("oc,nchw->onhw", OPPONENT.float(), images - 0.5) for images in batches)
-    ranking = _greedily(colours, side, keep) if side <= GREEDY_SIDE else _singly(colours, side, keep)
+    ranking = _rank_greedily(colours, side, keep) if side <= GREEDY_SIDE else _rank_separately(colours, side, keep)
     return Spectrum(side, FINE_PERIOD if side <= GREEDY_SIDE else PERIOD, math.sqrt(1.5), ranking)
 
 
 def half_plane(side: int, period: int) -> Tensor:
-    """All waves below Nyquist, (R, 2): ±(u, v) are one wave, and 0 is the mean."""
+    """All waves below the Nyquist frequency, (R, 2), one of each ±(u, v) and without the mean."""
     most = int(period / SIXTEENTHS * side / 2)
     grid = torch.cartesian_prod(torch.arange(most + 1), torch.arange(-most, most + 1))
     return grid[(grid[:, 0] > 0) | (grid[:, 1] > 0)]
 
 
-def _singly(batches: Iterable[Tensor], side: int, keep: int) -> Tensor:
-    """By |correlation|² alone, computed separably: two products per batch."""
+def _rank_separately(batches: Iterable[Tensor], side: int, keep: int) -> Tensor:
+    """Rank waves by |correlation|², computed separably with two matrix products per batch."""
     waves = half_plane(side, PERIOD)
     most = int(waves.max())
     u = 2 * math.pi * torch.arange(-most, most + 1) / (PERIOD / SIXTEENTHS * side)
@@ -112,8 +112,8 @@ def _singly(batches: Iterable[Tensor], side: int, keep: int) -> Tensor:
     return torch.cat([waves[index], colour[:, None]], dim=1)
 
 
-def _greedily(batches: Iterable[Tensor], side: int, keep: int) -> Tensor:
-    """Forward selection on the pixels' covariance, colour by colour; the gains then order all colours together."""
+def _rank_greedily(batches: Iterable[Tensor], side: int, keep: int) -> Tensor:
+    """Rank waves by forward selection on the pixel covariance of each colour, then sort all colours by gain."""
     covariance = torch.zeros(3, side * side, side * side)
     for colours in batches:
         pixels = colours.flatten(2)
@@ -127,7 +127,7 @@ def _greedily(batches: Iterable[Tensor], side: int, keep: int) -> Tensor:
 
 
 def _forward_selection(covariance: Tensor, side: int, keep: int, candidates: int = 900) -> tuple[Tensor, Tensor]:
-    """Up to `keep` waves, each the one that takes most of what is left, and how much it takes."""
+    """Select up to `keep` waves, each with the largest share of the remaining energy; also return these gains."""
     waves = half_plane(side, FINE_PERIOD)
     position = torch.arange(side, dtype=torch.float64) - side / 2
     y, x = (t.flatten() for t in torch.meshgrid(position, position, indexing="ij"))
@@ -139,10 +139,10 @@ def _forward_selection(covariance: Tensor, side: int, keep: int, candidates: int
     energy = torch.cat([((c @ covariance) * c).sum((1, 2)) for c in map(columns, waves.split(256))])
     waves = waves[energy.argsort(descending=True)[:candidates]]
     Phi = torch.cat([torch.ones(1, side * side, dtype=torch.float64), columns(waves).flatten(0, 1)])
-    G, S = Phi @ Phi.T, Phi @ covariance @ Phi.T  # what is left of the waves, and of the photos' energy in them
+    G, S = Phi @ Phi.T, Phi @ covariance @ Phi.T  # residual Gram matrix of the waves, residual energy of the images
     c = 1 + 2 * torch.arange(len(waves))
     order, gains = [], []
-    taken = torch.tensor([0])  # the mean goes first
+    taken = torch.tensor([0])  # start with the mean
     for _ in range(min(keep, len(waves))):
         H = torch.linalg.pinv(G[taken][:, taken])
         g, s = G[:, taken] @ H, S[:, taken]
@@ -151,7 +151,7 @@ def _forward_selection(covariance: Tensor, side: int, keep: int, candidates: int
         cc, cs, ss = G[c, c], G[c, c + 1], G[c + 1, c + 1]
         determinant = cc * ss - cs * cs
         gain = (ss * S[c, c] - 2 * cs * S[c, c + 1] + cc * S[c + 1, c + 1]) / determinant.clamp_min(1e-9)
-        gain[determinant < 1e-3 * side**4] = -1  # nearly a sum of waves already taken
+        gain[determinant < 1e-3 * side**4] = -1  # nearly dependent on the selected waves
         best = int(gain.argmax())
         if gain[best] <= 0:
             break
