@@ -1,4 +1,4 @@
-"""Image files through our hands are Pillow's files, and the rate that was asked for is kept."""
+"""Image file formats: files are identical to those of Pillow, and rate control respects the target rate."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def pillow(image: torch.Tensor, kind: str, **settings: object) -> bytes:
         ("webp", "WEBP", {"quality": 30, "method": 6}),
     ],
 )
-def test_a_file_is_byte_for_byte_pillow_s(word: str, kind: str, settings: dict[str, object]) -> None:
+def test_files_are_identical_to_those_of_pillow(word: str, kind: str, settings: dict[str, object]) -> None:
     image = read_photo("skimage:coffee")[:, :120, :90]
     assert file_at_quality(word, 30).encode(image).data == pillow(image, kind, **settings)
 
 
 @pytest.mark.parametrize("word", AVAILABLE)
 @pytest.mark.parametrize("size", [(64, 96), (17, 33), (1, 1)])
-def test_every_format_takes_every_size(word: str, size: tuple[int, int]) -> None:
+def test_every_format_supports_every_size(word: str, size: tuple[int, int]) -> None:
     image = torch.rand(3, *size)
     code = file_at_quality(word, 50).encode(image)
     assert code.bits == 8 * len(code.data)
@@ -43,12 +43,12 @@ def test_every_format_takes_every_size(word: str, size: tuple[int, int]) -> None
 
 
 @pytest.mark.parametrize("word", ["jpeg", "webp", "jpeg2000"])
-def test_a_rate_is_kept_and_nearly_used_up(word: str) -> None:
+def test_rate_is_close_to_the_target_and_not_above(word: str) -> None:
     image = read_photo("skimage:coffee")[:, :192, :256]
     code = file_at_rate(word, 0.8).encode(image)
     assert 0.6 * 0.8 < code.bits / (192 * 256) <= 0.8  # type: ignore[operator]
 
 
-def test_a_rate_below_the_smallest_file_gives_the_smallest() -> None:
+def test_unreachable_rate_gives_the_smallest_file() -> None:
     image = torch.rand(3, 64, 64)
     assert file_at_rate("jpeg", 0.001).encode(image).data == pillow(image, "JPEG", quality=1, optimize=True)

@@ -1,4 +1,4 @@
-"""`.finola` files: any size, any damage, the same integers everywhere."""
+"""`.finola` files: photos of any size, corrupt files, and identical integers on every machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from finola.metrics import psnr
 from finola.tiling import BLOCK
 
 FROZEN = Path(__file__).with_name("frozen.finola")
-FROZEN_INTEGERS = {  # written once by every bundled codec
+FROZEN_INTEGERS = {  # hashes of the integers in one stored file per bundled codec
     "frozen.finola": "d962b0aad940977c",
     "frozen-tile64-512.finola": "38907c273aa7287e",
     "frozen-tile64.finola": "e51172bccd1fb745",
@@ -42,29 +42,29 @@ def photo(height: int, width: int) -> torch.Tensor:
     return torch.stack([(3 * x + y) % 256, (x * x // 40 + 2 * y) % 256, (255 - x - y).clamp_min(0)]).to(torch.uint8)
 
 
-def figure(image: torch.Tensor, original: torch.Tensor) -> float:
+def psnr_of(image: torch.Tensor, original: torch.Tensor) -> float:
     return float(psnr(image[None].float() / 255, original[None].float() / 255))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (64, 64), (65, 63), (17, 300), (300, 17), (130, 200)])
 @pytest.mark.parametrize("mode", ["coded", "paper"])
-def test_every_size_comes_back(size: tuple[int, int], mode: str) -> None:
+def test_round_trip_preserves_every_size(size: tuple[int, int], mode: str) -> None:
     image = photo(*size)
     made = compress(image, quality=60 if mode == "coded" else None, mode=mode)
     assert decompress(made.data).shape == image.shape
     assert made.bits_per_pixel == 8 * len(made.data) / (size[0] * size[1])
 
 
-def test_quality_buys_fidelity_and_costs_bytes() -> None:
+def test_size_and_psnr_increase_with_quality() -> None:
     image = read_photo("skimage:astronaut")[:, :256, :256]
     made = [compress(image, quality=quality) for quality in (5, 30, 60, 90)]
     sizes = [len(each.data) for each in made]
-    figures = [figure(decompress(each.data), (255 * image).round()) for each in made]
-    assert sizes == sorted(sizes) and figures == sorted(figures)
-    assert figures[-1] - figures[0] > 3
+    values = [psnr_of(decompress(each.data), (255 * image).round()) for each in made]
+    assert sizes == sorted(sizes) and values == sorted(values)
+    assert values[-1] - values[0] > 3
 
 
-def test_the_rate_asked_for_is_kept() -> None:
+def test_bpp_is_respected_and_estimated() -> None:
     image = read_photo("skimage:coffee")
     made = compress(image, bpp=0.15)
     assert 0.14 < made.bits_per_pixel <= 0.15
@@ -73,29 +73,29 @@ def test_the_rate_asked_for_is_kept() -> None:
     assert abs(8 * len(container.payload) / made.estimated_bits - 1) < 0.02
 
 
-def test_fewer_latents_are_fewer_integers() -> None:
+def test_latents_beyond_the_limit_are_zero() -> None:
     made = compress(photo(100, 100), quality=80, latents=20)
     container = unpack(made.data)
     assert not integers(container, load_codec(DEFAULT_CODEC))[:, 20:].any()
 
 
-def test_the_model_s_own_limit_is_reached() -> None:
+def test_quality_100_reaches_the_psnr_of_the_model() -> None:
     image = (255 * read_photo("skimage:astronaut")[:, :192, :192]).round()
     model = finola.load(DEFAULT_CODEC)
     with torch.inference_mode():
-        best = figure(255 * model(image[None] / 255)[0].clamp(0, 1), image)
-    assert figure(decompress(compress(image / 255, quality=100).data), image) > best - 0.15
+        best = psnr_of(255 * model(image[None] / 255)[0].clamp(0, 1), image)
+    assert psnr_of(decompress(compress(image / 255, quality=100).data), image) > best - 0.15
 
 
 @pytest.mark.parametrize("name", FROZEN_INTEGERS)
-def test_frozen_files_decode_to_the_integers_they_were_written_with(name: str) -> None:
+def test_stored_files_decode_to_the_same_integers(name: str) -> None:
     container = read_container(FROZEN.with_name(name))
     values = integers(container, find_codec(container, None))
     assert hashlib.sha256(values.astype("<i4").tobytes()).hexdigest()[:16] == FROZEN_INTEGERS[name]
-    assert figure(decompress(FROZEN.with_name(name)), photo(70, 90)) > 16
+    assert psnr_of(decompress(FROZEN.with_name(name)), photo(70, 90)) > 16
 
 
-def test_integers_do_not_depend_on_threads() -> None:
+def test_integers_are_independent_of_threads() -> None:
     container = read_container(FROZEN)
     found = []
     for threads in (1, 2):
@@ -104,7 +104,7 @@ def test_integers_do_not_depend_on_threads() -> None:
     assert np.array_equal(*found)
 
 
-def test_every_changed_byte_and_every_cut_is_refused() -> None:
+def test_every_changed_byte_and_truncation_raises() -> None:
     data = FROZEN.read_bytes()
     for place in range(len(data)):
         with pytest.raises(CorruptFileError):
@@ -113,29 +113,29 @@ def test_every_changed_byte_and_every_cut_is_refused() -> None:
             read_container(data[:place])
 
 
-def test_a_payload_that_lies_under_a_right_checksum_never_crashes() -> None:
+def test_corrupt_payload_with_valid_checksum_raises_only_corrupt_file_error() -> None:
     container, codec = read_container(FROZEN), load_codec("waves512")
-    chance = random.Random(0)
-    refused = 0
+    rng = random.Random(0)
+    rejected = 0
     for _ in range(400):
         payload = bytearray(container.payload)
-        for _ in range(chance.randint(1, 4)):
-            payload[chance.randrange(len(payload))] = chance.randrange(256)
-        liar = dataclasses.replace(container, payload=bytes(payload))
+        for _ in range(rng.randint(1, 4)):
+            payload[rng.randrange(len(payload))] = rng.randrange(256)
+        corrupt = dataclasses.replace(container, payload=bytes(payload))
         try:
-            integers(unpack(liar.pack()), codec)
+            integers(unpack(corrupt.pack()), codec)
         except CorruptFileError:
-            refused += 1
-    assert refused > 390
+            rejected += 1
+    assert rejected > 390
 
 
-def test_a_small_file_cannot_promise_a_huge_photo() -> None:
-    liar = dataclasses.replace(read_container(FROZEN), width=16000, height=16000, payload=b"\x00\x00\x01\x00")
+def test_small_file_that_declares_a_huge_photo_raises() -> None:
+    corrupt = dataclasses.replace(read_container(FROZEN), width=16000, height=16000, payload=b"\x00\x00\x01\x00")
     with pytest.raises(CorruptFileError):
-        decompress(liar.pack())
+        decompress(corrupt.pack())
 
 
-def test_another_model_is_named() -> None:
+def test_missing_or_different_model_raises_with_its_name_or_hash() -> None:
     container = read_container(FROZEN)
     with pytest.raises(InputError, match="elsewhere"):
         decompress(dataclasses.replace(container, model="elsewhere").pack())
@@ -143,7 +143,7 @@ def test_another_model_is_named() -> None:
         decompress(dataclasses.replace(container, model_hash=b"\0\0\0\0").pack())
 
 
-def test_grey_stays_grey_and_exif_is_kept_when_asked(tmp_path: Path) -> None:
+def test_grey_and_exif_are_preserved(tmp_path: Path) -> None:
     grey = Image.fromarray(photo(40, 50)[0].numpy())
     exif = Image.Exif()
     exif[0x010F] = "maker"
@@ -155,7 +155,7 @@ def test_grey_stays_grey_and_exif_is_kept_when_asked(tmp_path: Path) -> None:
     assert read_container(tmp_path / "grey.finola").grey
 
 
-def test_a_colour_profile_is_kept_and_applied(tmp_path: Path) -> None:
+def test_icc_profile_is_stored_and_applied(tmp_path: Path) -> None:
     swapped = swapped_profile()
     image = Image.fromarray(photo(64, 64).permute(1, 2, 0).numpy())
     image.save(tmp_path / "wide.png", icc_profile=swapped)
@@ -163,7 +163,7 @@ def test_a_colour_profile_is_kept_and_applied(tmp_path: Path) -> None:
     container = unpack(made.data)
     assert container.icc == swapped
     shown = read_photo(tmp_path / "wide.png")
-    assert figure(decompress(made.data), (255 * shown).round()) > 18  # what a viewer shows, not what the file stores
+    assert psnr_of(decompress(made.data), (255 * shown).round()) > 18  # what a viewer shows, not what the file stores
     (tmp_path / "wide.finola").write_bytes(made.data)
     assert main(["decompress", str(tmp_path / "wide.finola"), "-o", str(tmp_path / "back.png"), "--json"]) == 0
     with Image.open(tmp_path / "back.png") as back:
@@ -173,33 +173,33 @@ def test_a_colour_profile_is_kept_and_applied(tmp_path: Path) -> None:
 
 
 def swapped_profile() -> bytes:
-    """sRGB with the tags of its red and blue primaries exchanged: a profile that no viewer may ignore."""
+    """sRGB profile with exchanged red and blue primaries, so that ignoring it is visible."""
     profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     red, blue = profile.index(b"rXYZ"), profile.index(b"bXYZ")
     profile[red : red + 4], profile[blue : blue + 4] = b"bXYZ", b"rXYZ"
     return bytes(profile).replace("sRGB".encode("utf-16-be"), "swap".encode("utf-16-be"))
 
 
-def test_effort_never_draws_worse_for_its_bits() -> None:
+def test_effort_does_not_decrease_psnr_at_equal_rate() -> None:
     image = (255 * read_photo("skimage:astronaut")[:, 100:228, 150:278]).round().to(torch.uint8)
     for mode in ("coded", "paper"):
         refined = compress(image, mode=mode, effort=3)
-        # In the coded mode a plain file may use as many bits; plain bits are always as many.
+        # In the coded mode the other file gets the same rate; the paper mode has a fixed rate.
         plain = compress(image, bpp=refined.bits_per_pixel) if mode == "coded" else compress(image, mode=mode)
         assert len(plain.data) <= len(refined.data)
-        assert figure(decompress(refined.data), image) > figure(decompress(plain.data), image) - 0.05
+        assert psnr_of(decompress(refined.data), image) > psnr_of(decompress(plain.data), image) - 0.05
     within = compress(image, bpp=0.3, effort=2)
     assert within.bits_per_pixel <= 0.3
 
 
-def test_effort_brings_back_what_a_bad_encoder_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Analysis by synthesis needs no encoder: from numbers that are all wrong it finds the picture."""
+def test_effort_corrects_a_wrong_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analysis by synthesis does not depend on the encoder: it recovers the image from wrong latents."""
     image = (255 * read_photo("skimage:coffee")[:, 64:192, 64:192]).round().to(torch.uint8)
-    good = figure(decompress(compress(image, quality=60).data), image)
+    good = psnr_of(decompress(compress(image, quality=60).data), image)
     original = CodecModel.latents
     monkeypatch.setattr(CodecModel, "latents", lambda self, tiles: 0.5 * original(self, tiles))
-    bad = figure(decompress(compress(image, quality=60).data), image)
-    found = figure(decompress(compress(image, quality=60, effort=8).data), image)
+    bad = psnr_of(decompress(compress(image, quality=60).data), image)
+    found = psnr_of(decompress(compress(image, quality=60, effort=8).data), image)
     assert bad < good - 3 and found > bad + 2 / 3 * (good - bad)
 
 
@@ -207,9 +207,7 @@ def test_effort_brings_back_what_a_bad_encoder_lost(monkeypatch: pytest.MonkeyPa
 @given(
     st.integers(1, 3000), st.integers(1, 17), st.booleans(), st.integers(1, 100), st.sampled_from(["coded", "paper"])
 )
-def test_any_size_and_quality_gives_the_same_integers_back(
-    long: int, short: int, upright: bool, quality: int, mode: str
-) -> None:
+def test_round_trip_for_any_size_and_quality(long: int, short: int, upright: bool, quality: int, mode: str) -> None:
     size = (long, short) if upright else (short, long)
     options = {"mode": mode, "quality": quality if mode == "coded" else None}
     made = compress(photo(*size), **options)
@@ -222,7 +220,7 @@ def test_any_size_and_quality_gives_the_same_integers_back(
         assert made.data == compress(photo(*size), **options).data
 
 
-def test_folders_streams_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_streams_and_info_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):
         save_photo(photo(60, 80), tmp_path / "in" / f"{name}.png")
@@ -245,7 +243,7 @@ def test_folders_streams_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not [path for path in (tmp_path / "out").iterdir() if path.suffix == ".part"]
 
 
-def test_a_calibrated_folder_is_a_codec_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrated_folder_is_a_codec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "mine"
     finola.create("waves/32x1@4:32").save_pretrained(folder)
     assert main(["calibrate", str(folder), "smoke", "--tiles", "200"]) == 0
@@ -265,25 +263,25 @@ def test_a_calibrated_folder_is_a_codec_of_its_own(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "value"),
     [
-        (["compress", "skimage:coffee", "--quality", "0"], "quality is 1 to 100"),
-        (["compress", "skimage:coffee", "--bpp", "0"], "bpp is above 0"),
+        (["compress", "skimage:coffee", "--quality", "0"], "quality"),
+        (["compress", "skimage:coffee", "--bpp", "0"], "bpp"),
         (["compress", "nowhere.png"], "nowhere.png"),
         (["compress", "skimage:coffee", "--model", "unheard"], "unheard"),
-        (["decompress", "nowhere.finola"], "There is no file"),
-        (["calibrate", "waves/32x1@4:32"], "name a file with -o"),
+        (["decompress", "nowhere.finola"], "nowhere.finola"),
+        (["calibrate", "waves/32x1@4:32"], "-o"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_input_exits_with_code_2(arguments: list[str], value: str, tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
-    assert sentence in capsys.readouterr().err
+    assert value in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", [(3, 9_000), (9_000, 3), (70, 7_000)])
 def test_tiles_in_memory_are_bounded_for_every_shape(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither side of a photo decides how many tiles are encoded or grown at once."""
+    """The number of tiles encoded or propagated at once does not grow with either side of the photo."""
     at_once: list[int] = []
     maps, latents = CodecModel.maps, CodecModel.latents
 
@@ -303,8 +301,8 @@ def test_tiles_in_memory_are_bounded_for_every_shape(size: tuple[int, int], monk
     assert rebuilt.shape == image.shape
 
 
-def test_wide_photos_decode_as_narrow_ones_do() -> None:
-    """Columns of blocks leave no border: a wide photo's middle equals the same tiles with few neighbours."""
+def test_blocks_of_a_wide_photo_leave_no_seams() -> None:
+    """The middle of a wide photo equals the same tiles decoded with few neighbours."""
     image = photo(64, 64 * 200)
     wide = decode(unpack(compress(image, quality=70).data), deblock=False)
     first = 64 * 90
@@ -315,8 +313,10 @@ def test_wide_photos_decode_as_narrow_ones_do() -> None:
 
 
 @pytest.mark.parametrize("name", ["../mine", "/etc", "mine", "./mine", "waves/32x1@4:32", "user/repo"])
-def test_a_file_cannot_choose_a_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name in a header selects a bundled codec or nothing; a folder is named by the user alone."""
+def test_model_name_in_a_file_never_selects_a_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name in a header selects only bundled codecs; a folder must be given by the user."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     opened: list[str] = []
@@ -328,7 +328,7 @@ def test_a_file_cannot_choose_a_folder(name: str, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("key", ["mean", "synthesis", "low", "high", "scales", "values", "classes"])
 @pytest.mark.parametrize("damage", ["missing", "short", "type", "value"])
-def test_damaged_tables_are_refused(key: str, damage: str, tmp_path: Path) -> None:
+def test_corrupt_tables_raise(key: str, damage: str, tmp_path: Path) -> None:
     tensors = load_file(bundled_codecs()["waves512"])
     tensor = tensors.pop(key)
     if damage == "short":
@@ -344,7 +344,7 @@ def test_damaged_tables_are_refused(key: str, damage: str, tmp_path: Path) -> No
         Calibration.load(path)
 
 
-def test_tables_that_are_no_safetensors_are_refused(tmp_path: Path) -> None:
+def test_tables_that_are_not_safetensors_raise(tmp_path: Path) -> None:
     path = tmp_path / "codec.safetensors"
     for data in (b"", b"\x00" * 7, b"\xff" * 64, bundled_codecs()["waves512"].read_bytes()[:1000]):
         path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Tile borders after rounding: small steps are spread, edges of the photo and all other pixels stay."""
+"""Deblocking: small steps at tile borders are smoothed, edges of the photo and all other pixels are unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def largest_step(image: torch.Tensor) -> int:
     return int(image.int().diff(dim=2).abs().max())
 
 
-def test_a_small_step_becomes_a_ramp_and_an_edge_stays() -> None:
+def test_small_steps_are_smoothed_and_edges_are_unchanged() -> None:
     assert largest_step(smooth_borders(halves(100, 106), TILE)) <= 1
     assert torch.equal(smooth_borders(halves(20, 240), TILE), halves(20, 240))
     both = halves(100, 106)
@@ -33,20 +33,20 @@ def test_a_small_step_becomes_a_ramp_and_an_edge_stays() -> None:
     assert torch.equal(smoothed[:, :10], both[:, :10]) and largest_step(smoothed[:, 10:]) <= 2
 
 
-def test_what_tiles_have_inside_as_well_is_no_border() -> None:
+def test_texture_is_not_smoothed() -> None:
     noise = torch.randint(90, 110, (3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     assert (smooth_borders(noise.clone(), TILE).int() - noise.int()).abs().float().mean() < 0.3
 
 
 @pytest.mark.parametrize("slope", [-1, 0, 1, 2])
-def test_a_smooth_picture_has_nothing_to_smooth(slope: int) -> None:
+def test_ramps_are_unchanged(slope: int) -> None:
     ramp = (110 + slope * torch.arange(64)).to(torch.uint8).expand(3, 64, 64).clone()
     assert torch.equal(smooth_borders(ramp.clone(), TILE), ramp)
 
 
 @given(st.integers(1, 100), st.integers(1, 100), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_only_pixels_near_a_border_change_and_any_size_is_taken(height: int, width: int, seed: int) -> None:
+def test_only_pixels_near_a_border_change_for_any_size(height: int, width: int, seed: int) -> None:
     image = torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
     smoothed = smooth_borders(image.clone(), TILE)
     y, x = torch.arange(height) % 32, torch.arange(width) % 32
@@ -56,13 +56,13 @@ def test_only_pixels_near_a_border_change_and_any_size_is_taken(height: int, wid
         assert torch.equal(smoothed, image)
 
 
-def test_a_last_tile_of_few_pixels_has_its_border_smoothed_too() -> None:
+def test_border_of_a_narrow_last_tile_is_smoothed() -> None:
     narrow = halves(100, 104)[:, :, :35]
     assert largest_step(smooth_borders(narrow.clone(), TILE)) <= 2
     assert torch.equal(smooth_borders(narrow[:, :, :33].clone(), TILE), narrow[:, :, :33])
 
 
-def test_borders_of_a_decoded_photo_show_less() -> None:
+def test_steps_at_borders_of_a_decoded_photo_decrease() -> None:
     photo = read_photo("skimage:astronaut")
     container = read_container(compress(photo, bpp=0.12).data)
     side = find_codec(container, None).model.config.image_size[0]

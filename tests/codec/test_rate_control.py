@@ -12,7 +12,7 @@ from finola.codec.rate_control import finest_within
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=120), st.integers(0, 4000), st.one_of(st.none(), st.integers(1))
 )
-def test_it_finds_what_trying_every_level_finds(growth, budget, guess):
+def test_result_equals_exhaustive_search(growth, budget, guess):
     sizes = [sum(growth[: level + 1]) for level in range(len(growth))]
     fitting = [level for level, size in enumerate(sizes, start=1) if size <= budget]
     found = finest_within(lambda level: level, lambda level: sizes[level - 1], len(sizes), budget, guess)
@@ -21,7 +21,7 @@ def test_it_finds_what_trying_every_level_finds(growth, budget, guess):
 
 @pytest.mark.parametrize("doublings", [2, 6, 12])
 @pytest.mark.parametrize("budget", [300, 1500, 9000])
-def test_a_handful_of_tries_is_enough_for_sizes_that_grow_as_files_do(doublings, budget):
+def test_number_of_steps_is_logarithmic_for_typical_sizes(doublings, budget):
     tried = []
 
     def make(level: int) -> int:

@@ -1,4 +1,4 @@
-"""Peers: other ways from an image to few numbers or few bits and back, all of one shape."""
+"""Baselines behind one interface (`Method`): classical transforms, image file formats and trained autoencoders."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 class Code(NamedTuple):
-    """What an encoder hands to its decoder, and what it costs."""
+    """Output of `Method.encode`: the data for `Method.decode`, and its cost."""
 
     data: Any
     size: tuple[int, int]  # of the image
-    latents: int | None = None  # real numbers kept
-    bits: int | None = None  # of the file, where there is one
+    latents: int | None = None  # number of real coefficients; None for file formats
+    bits: int | None = None  # size of the file; None for methods that do not write one
 
 
 @dataclass(frozen=True)
-class Peer:
-    """A method by name: `encode` an image (3, H, W) in [0, 1], `decode` it to an image of the same size."""
+class Method:
+    """A named pair of functions: `encode` an image (3, H, W) in [0, 1], `decode` to an image of the same size."""
 
     name: str
     encode: Callable[[Tensor], Code]

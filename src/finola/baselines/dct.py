@@ -1,4 +1,4 @@
-"""Block DCT: 8×8 blocks, of which the first K coefficients in zig-zag order are kept."""
+"""Block DCT: the first K coefficients, in zig-zag order, of every 8×8 block."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from finola.baselines import Code, Peer
+from finola.baselines import Code, Method
+from finola.errors import InputError
 from finola.tiling import cut, join, pad_to_multiple
 
 SIDE = 8
 
 
 def matrix() -> Tensor:
-    """The orthonormal DCT-II, float64: row k is cos(π(2n + 1)k / 16).
+    """Orthonormal DCT-II matrix (8, 8), float64: row k is cos(π(2n + 1)k / 16), normalised.
 
     >>> torch.allclose(matrix() @ matrix().T, torch.eye(8, dtype=torch.float64))
     True
@@ -26,7 +27,7 @@ def matrix() -> Tensor:
 
 
 def zigzag() -> list[tuple[int, int]]:
-    """(row, column) of all 64 coefficients in JPEG's order.
+    """Return (row, column) of all 64 coefficients in the zig-zag order of JPEG.
 
     >>> zigzag()[:6]
     [(0, 0), (0, 1), (1, 0), (2, 0), (1, 1), (0, 2)]
@@ -35,12 +36,12 @@ def zigzag() -> list[tuple[int, int]]:
     return sorted(cells, key=lambda c: (sum(c), c[0] if sum(c) % 2 else c[1]))
 
 
-def dct(kept: int) -> Peer:
-    """The first `kept` coefficients of every block and colour: 3072·K latents for 256×256 pixels."""
-    if not 1 <= kept <= SIDE * SIDE:
-        raise ValueError(f"dct:{kept} keeps no such number of coefficients: a block has 1 to {SIDE * SIDE}.")
+def dct(count: int) -> Method:
+    """Block DCT with the first `count` coefficients per block and colour: 3072·count latents for 256×256 pixels."""
+    if not 1 <= count <= SIDE * SIDE:
+        raise InputError(f"dct:{count}: the number of coefficients per block must be 1 to {SIDE * SIDE}.")
     basis = matrix()
-    rows, columns = torch.tensor(zigzag()[:kept]).T
+    rows, columns = torch.tensor(zigzag()[:count]).T
 
     def encode(image: Tensor) -> Code:
         blocks, grid = cut(pad_to_multiple(image[None].double(), (SIDE, SIDE)), (SIDE, SIDE))  # (blocks, 3, 8, 8)
@@ -48,10 +49,10 @@ def dct(kept: int) -> Peer:
         return Code((coefficients, grid), (image.shape[-2], image.shape[-1]), latents=coefficients.numel())
 
     def decode(code: Code) -> Tensor:
-        kept_values, grid = code.data
-        coefficients = kept_values.new_zeros(*kept_values.shape[:2], SIDE, SIDE)
-        coefficients[:, :, rows, columns] = kept_values
+        values, grid = code.data
+        coefficients = values.new_zeros(*values.shape[:2], SIDE, SIDE)
+        coefficients[:, :, rows, columns] = values
         height, width = code.size
         return join(basis.T @ coefficients @ basis, grid)[0, :, :height, :width].float()
 
-    return Peer(f"dct:{kept}", encode, decode)
+    return Method(f"dct:{count}", encode, decode)

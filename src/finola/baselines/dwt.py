@@ -1,7 +1,7 @@
-"""Wavelets in three scales: the discrete transform (PyWavelets, which the field trusts) and the dual-tree complex one.
+"""Wavelet transforms with three scales: the discrete one (PyWavelets) and the dual-tree complex one.
 
-Both keep what the paper's table keeps: the coarsest low-pass band (`ll`), all of scale 3, or that and the details of
-scale 2. Finer details are zero.
+The subsets of coefficients are those of the paper's table: the coarsest low-pass band (`ll`), all of scale 3
+(`scale3`), or scale 3 and the details of scale 2 (`scale2`). Finer details are set to zero.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from finola.baselines import Code, Peer, dtcwt
+from finola.baselines import Code, Method, dtcwt
+from finola.errors import UnknownNameError
 
-WAVELET = "db3"  # the paper's latent counts ask for six taps and symmetric borders; it does not say which six
+WAVELET = "db3"  # the paper's latent counts imply six taps and symmetric extension; it does not name the wavelet
 LEVELS = 3
-SMALLEST = 40  # pixels a side, below which three scales of six taps are more border than image
-KEPT = {"ll": 0, "scale3": 1, "scale2": 2, "all": LEVELS}  # how many scales of details, from the coarsest
+MIN_SIDE = 40  # in pixels; smaller images are padded, because three scales of six taps need this many samples
+DETAIL_SCALES = {"ll": 0, "scale3": 1, "scale2": 2, "all": LEVELS}  # number of detail scales, from the coarsest
 
 
-def dwt_peer(kept: str) -> Peer:
-    """Of a 256×256 image `ll` is 3·36² = 3888 numbers, `scale3` 15552, `scale2` 55953."""
-    details = _details(f"dwt:{kept}", kept)
+def dwt_method(subset: str) -> Method:
+    """DWT restricted to a subset. For a 256×256 image, `ll` is 3·36² = 3888 latents, `scale3` 15552, `scale2` 55953."""
+    details = _detail_scales(f"dwt:{subset}", subset)
 
     def encode(image: Tensor) -> Code:
         import pywt
 
-        height, width = (max(0, SMALLEST - side) for side in image.shape[-2:])
-        wide = F.pad(image[None].double(), (0, width, 0, height), mode="replicate")[0]
-        bands = pywt.wavedec2(wide.numpy(), WAVELET, mode="symmetric", level=LEVELS, axes=(-2, -1))
+        height, width = (max(0, MIN_SIDE - side) for side in image.shape[-2:])
+        padded = F.pad(image[None].double(), (0, width, 0, height), mode="replicate")[0]
+        bands = pywt.wavedec2(padded.numpy(), WAVELET, mode="symmetric", level=LEVELS, axes=(-2, -1))
         shapes = [band[0].shape for band in bands[1 + details :]]
         count = bands[0].size + sum(part.size for band in bands[1 : 1 + details] for part in band)
         return Code((bands[: 1 + details], shapes), (image.shape[-2], image.shape[-1]), latents=count)
@@ -43,12 +44,15 @@ def dwt_peer(kept: str) -> Peer:
         image = pywt.waverec2([*bands, *zero], WAVELET, mode="symmetric", axes=(-2, -1))
         return torch.from_numpy(image[:, : code.size[0], : code.size[1]]).float()
 
-    return Peer(f"dwt:{kept}", encode, decode)
+    return Method(f"dwt:{subset}", encode, decode)
 
 
-def dtcwt_peer(kept: str) -> Peer:
-    """Of a 256×256 image `ll` is 3·64² = 12288 numbers, `scale3` 49152, `scale2` 196608; it is redundant by design."""
-    details = _details(f"dtcwt:{kept}", kept)
+def dtcwt_method(subset: str) -> Method:
+    """DTCWT restricted to a subset; the transform is redundant by design.
+
+    For a 256×256 image, `ll` is 3·64² = 12288 latents, `scale3` 49152, `scale2` 196608.
+    """
+    details = _detail_scales(f"dtcwt:{subset}", subset)
 
     def encode(image: Tensor) -> Code:
         bands = dtcwt.forward(image, LEVELS)
@@ -61,10 +65,10 @@ def dtcwt_peer(kept: str) -> Peer:
         zero = [torch.zeros(shape, dtype=coarse.lowpass.dtype.to_complex()) for shape in shapes]
         return dtcwt.inverse(dtcwt.DTCWT(coarse.lowpass, (*zero, *coarse.highpasses)), size=code.size)
 
-    return Peer(f"dtcwt:{kept}", encode, decode)
+    return Method(f"dtcwt:{subset}", encode, decode)
 
 
-def _details(name: str, kept: str, known: Sequence[str] = tuple(KEPT)) -> int:
-    if kept not in known:
-        raise ValueError(f"{name} is not known: keep {', '.join(known)}.")
-    return KEPT[kept]
+def _detail_scales(name: str, subset: str, known: Sequence[str] = tuple(DETAIL_SCALES)) -> int:
+    if subset not in known:
+        raise UnknownNameError(f"Unknown subset {subset!r} in {name}; use one of {', '.join(known)}.")
+    return DETAIL_SCALES[subset]

@@ -1,4 +1,4 @@
-"""The Karhunen–Loève transform (PCA): the best linear code of its length on its training set."""
+"""Karhunen–Loève transform (PCA): the linear code of K numbers with the least squared error on its training set."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from finola.baselines import Code, Peer
+from finola.baselines import Code, Method
+from finola.errors import InputError
 from finola.files import write_tensors
 from finola.tiling import cut, join, pad_to_multiple
 
-CHUNK = 2048  # images turned to float at a time
+CHUNK = 2048  # images converted to float at a time
 
 
 @dataclass(frozen=True)
 class KLT:
-    """A mean image and K orthonormal component images.
+    """Mean image and K orthonormal component images.
 
     >>> klt = fit_klt(torch.rand(50, 3, 4, 4), components=5)
     >>> klt.decode(klt.encode(torch.rand(2, 3, 4, 4))).shape
@@ -30,19 +31,25 @@ class KLT:
     shape: tuple[int, ...]  # of one image
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images (N, 3, H, W) → K latents each."""
+        """Images (N, 3, H, W) → latents (N, K)."""
         return (images.flatten(1) - self.mean) @ self.components.T
 
     def decode(self, latents: Tensor) -> Tensor:
-        """(N, K) → images."""
+        """Latents (N, K) → images (N, 3, H, W)."""
         return (latents @ self.components + self.mean).reshape(-1, *self.shape)
 
 
 def fit_klt(images: Tensor, components: int, iterations: int = 6) -> KLT:
-    """Fit to images (N, 3, H, W), float in [0, 1] or uint8: by their Gram matrix if few, else by subspace iteration."""
+    """Fit a KLT to images (N, 3, H, W), float in [0, 1] or uint8.
+
+    The eigenvectors are computed from the Gram matrix if N ≤ 3HW, otherwise by subspace iteration.
+    """
     count, size = len(images), images[0].numel()
     if not 1 <= components <= min(count, size):
-        raise ValueError(f"{components} components cannot be fitted to {count} images of {size} numbers each.")
+        raise InputError(
+            f"Cannot fit {components} components to {count} images of {size} values each: "
+            f"use 1 to {min(count, size)} components."
+        )
     mean = sum((chunk.sum(0, dtype=torch.float64) for chunk in _chunks(images)), torch.zeros(size).double()) / count
     mean = mean.float()
     basis = _by_gram(images, mean, components) if count <= size else _by_iteration(images, mean, components, iterations)
@@ -55,7 +62,7 @@ def _chunks(images: Tensor) -> Iterator[Tensor]:
 
 
 def _by_gram(images: Tensor, mean: Tensor, components: int) -> Tensor:
-    """Eigenvectors of the covariance from those of the (N, N) Gram matrix."""
+    """Eigenvectors (K, D) of the covariance, computed from those of the (N, N) Gram matrix."""
     chunks = [chunk - mean for chunk in _chunks(images)]
     gram = torch.cat([torch.cat([a @ b.T for b in chunks], dim=1) for a in chunks])
     solved: tuple[Tensor, Tensor] = torch.linalg.eigh(gram.double())
@@ -67,7 +74,7 @@ def _by_gram(images: Tensor, mean: Tensor, components: int) -> Tensor:
 
 
 def _by_iteration(images: Tensor, mean: Tensor, components: int, iterations: int) -> Tensor:
-    """Orthogonal iteration with a quarter more vectors than asked for, then one small eigenproblem."""
+    """Eigenvectors (K, D) of the covariance by orthogonal iteration with oversampling and a Rayleigh–Ritz step."""
     generator = torch.Generator().manual_seed(0)
     width = min(components + max(8, components // 4), len(mean))
     Q: Tensor = torch.linalg.qr(torch.randn(len(mean), width, generator=generator))[0]
@@ -85,11 +92,11 @@ def _covariance_times(images: Tensor, mean: Tensor, Q: Tensor) -> Tensor:
     return product
 
 
-def klt_peer(fitted: KLT, components: int) -> Peer:
-    """The first `components` of a fitted KLT, on tiles of the size it was fitted to."""
+def klt_method(fitted: KLT, components: int) -> Method:
+    """The first `components` of a fitted KLT, applied to tiles of the size it was fitted to."""
     known, size = len(fitted.components), (fitted.shape[-2], fitted.shape[-1])
     if not 1 <= components <= known:
-        raise ValueError(f"a KLT fitted with {known} components cannot keep {components}.")
+        raise InputError(f"The KLT has {known} components, but {components} were requested: use 1 to {known}.")
     klt = KLT(fitted.mean, fitted.components[:components], fitted.shape)
 
     def encode(image: Tensor) -> Code:
@@ -101,16 +108,16 @@ def klt_peer(fitted: KLT, components: int) -> Peer:
         latents, grid = code.data
         return join(klt.decode(latents), grid)[0, :, : code.size[0], : code.size[1]]
 
-    return Peer(f"klt{size[0]}:{components}", encode, decode)
+    return Method(f"klt{size[0]}:{components}", encode, decode)
 
 
 def save_klt(klt: KLT, path: Path) -> None:
-    """Keep a fitted KLT as safetensors."""
+    """Save a fitted KLT as safetensors."""
     write_tensors(path, {"mean": klt.mean, "components": klt.components, "shape": torch.tensor(klt.shape)})
 
 
 def load_klt(path: Path, components: int | None = None) -> KLT:
-    """What `save_klt` kept, or its first components: those of whole photos are gigabytes."""
+    """Load a KLT saved by `save_klt`, or only its first `components`: those of whole photos take gigabytes."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:

@@ -1,4 +1,4 @@
-"""Trained auto-encoders as peers: a model of this package, or any VAE that diffusers can load from a folder."""
+"""Trained autoencoders as baselines: a model of this package, its codec, or a diffusers VAE from a local folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finola.baselines import Code, Peer
+from finola.baselines import Code, Method
+from finola.errors import MissingExtraError, MissingFileError
 from finola.tiling import cut, join, pad_to_multiple
 
 
-def model_peer(name: str) -> Peer:
-    """A model by name, folder or hub id. Its latents are all numbers of q, the slack of a wave model included."""
+def model_method(name: str) -> Method:
+    """A model given by name, folder or hub id. All entries of q count as latents, also those that a wave model pads."""
     from finola.zoo import load
 
     model = load(name).for_inference()
@@ -31,29 +32,29 @@ def model_peer(name: str) -> Peer:
         q, grid = code.data
         return model.decode(join(model.propagate(q), grid))[0, :, : code.size[0], : code.size[1]]
 
-    return Peer(name, encode, decode)
+    return Method(name, encode, decode)
 
 
-def codec_peer(word: str, number: float, at_rate: bool, paper: bool) -> Peer:
-    """Our own files: `finola:40` of one quality, `finola@0.2` of one rate, `finola-paper:4` of four plain bits."""
+def codec_method(word: str, number: float, at_rate: bool, paper: bool) -> Method:
+    """The `.finola` codec: `finola:40` at a quality, `finola@0.2` at a rate, `finola-paper:4` at 4 bits per latent."""
     from finola.codec.codec import compress, decompress
 
     def encode(image: Tensor) -> Code:
         if paper:
-            made = compress(image, mode="paper")
+            result = compress(image, mode="paper")
         else:
-            made = compress(image, bpp=number) if at_rate else compress(image, quality=int(number))
-        return Code(made.data, (image.shape[-2], image.shape[-1]), bits=8 * len(made.data))
+            result = compress(image, bpp=number) if at_rate else compress(image, quality=int(number))
+        return Code(result.data, (image.shape[-2], image.shape[-1]), bits=8 * len(result.data))
 
-    return Peer(word, encode, lambda code: decompress(code.data).float() / 255)
+    return Method(word, encode, lambda code: decompress(code.data).float() / 255)
 
 
-def vae_peer(folder: str) -> Peer:
-    """A diffusers VAE (AutoencoderKL and its kin) from a folder of its own weights in safetensors."""
+def vae_method(folder: str) -> Method:
+    """A diffusers VAE (`AutoencoderKL`) loaded from a local folder of safetensors weights."""
     if not Path(folder).expanduser().is_dir():
-        raise FileNotFoundError(f"There is no folder {folder} with a diffusers VAE; check the path.")
+        raise MissingFileError(f"vae:{folder}: folder {folder} does not exist; give the folder of a diffusers VAE.")
     if find_spec("diffusers") is None:
-        raise ValueError(f"vae:{folder} needs diffusers; install it with: pip install 'finola[peers]'.")
+        raise MissingExtraError(f"vae:{folder} requires diffusers; install it with: pip install 'finola[compare]'.")
     from diffusers import AutoencoderKL
 
     vae: Any = AutoencoderKL.from_pretrained(str(Path(folder).expanduser()), use_safetensors=True)
@@ -70,4 +71,4 @@ def vae_peer(folder: str) -> Peer:
         image: Tensor = vae.decode(code.data).sample / 2 + 0.5
         return image[0, :, : code.size[0], : code.size[1]]
 
-    return Peer(f"vae:{folder}", encode, decode)
+    return Method(f"vae:{folder}", encode, decode)

@@ -42,10 +42,12 @@ def bench_reconstruction(
     }
     result: dict[str, Any] = {"model": name, "threads": torch.get_num_threads(), "device": device.type, "bars": BARS}
     if not quick:
-        peer = stable_diffusion_peer(device)
-        result["peer"] = PEER if peer else f"{PEER} left out: pip install 'finola[peers]' brings it."
-        if peer:
-            works["peer"] = lambda: peer(images)
+        baseline = stable_diffusion_baseline(device)
+        result["peer"] = (
+            BASELINE if baseline else f"{BASELINE} left out: install it with pip install 'finola[compare]'."
+        )
+        if baseline:
+            works["peer"] = lambda: baseline(images)
     if compiled:
         faster = plain.for_inference()
         faster.compile()
@@ -81,21 +83,21 @@ def measure(
     return table
 
 
-PEER = "diffusers' AutoencoderKL (Stable Diffusion's layout, random weights)"
+BASELINE = "diffusers' AutoencoderKL (Stable Diffusion's layout, random weights)"
 
 
-def stable_diffusion_peer(device: torch.device) -> Callable[[Tensor], Tensor] | None:
+def stable_diffusion_baseline(device: torch.device) -> Callable[[Tensor], Tensor] | None:
     """images → reconstruction by Stable Diffusion's auto-encoder with random weights, or None without diffusers."""
     if find_spec("diffusers") is None:
         return None
     from diffusers import AutoencoderKL
 
-    peer: Any = AutoencoderKL(
+    baseline: Any = AutoencoderKL(
         down_block_types=["DownEncoderBlock2D"] * 4,
         up_block_types=["UpDecoderBlock2D"] * 4,
         block_out_channels=[128, 256, 512, 512],
         layers_per_block=2,
         latent_channels=4,
     )
-    peer = peer.eval().to(device, memory_format=torch.channels_last)
-    return lambda images: peer.decode(peer.encode(2 * images - 1).latent_dist.mode()).sample
+    baseline = baseline.eval().to(device, memory_format=torch.channels_last)
+    return lambda images: baseline.decode(baseline.encode(2 * images - 1).latent_dist.mode()).sample

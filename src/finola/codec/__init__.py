@@ -1,1 +1,1 @@
-"""The `.finola` file: integers and bytes that every machine codes and decodes alike."""
+"""The `.finola` image codec. Its integers and bytes are identical on every machine."""

@@ -1,4 +1,7 @@
-"""What a model needs to become a codec: its latents turned so that pixels weigh all alike, and integer tables."""
+"""Calibration of a model as a codec: a transform of its latents to decorrelated coefficients, and integer tables.
+
+The transform is scaled such that a unit step in any coefficient causes the same squared error in the pixels.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,23 @@ from finola.wave.initialisation import wave_basis
 
 FILE = "codec.safetensors"
 BUNDLED = {"waves512": "waves/512x1@16:64"}
-SAMPLES = 6  # tiles at which the decoder's slopes are measured
-STEPS = (64, 88, 112, 136, 160)  # at which the tables are counted
+SAMPLES = 6  # tiles at which the Jacobian of the decoder is measured
+STEPS = (64, 88, 112, 136, 160)  # quantiser steps at which symbols are counted
 MAX_SCALE = 2**12  # of 16·log₂ of a standard deviation: 2**256 is beyond float32
-QUANTILE = 1e-3  # of a latent's range that the plain mode leaves out on each side
+QUANTILE = 1e-3  # share of a latent's values that the fixed-length mode clips on each side
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """latents = mean + synthesis · b, with b uncorrelated and a step in any b worth the same error in pixels."""
+    """Linear transform latents = mean + synthesis · b, and the entropy coder of b.
+
+    The coefficients b are uncorrelated, and a step in any of them causes the same squared error in the pixels.
+    """
 
     mean: Tensor  # (D,)
     synthesis: Tensor  # (D, K)
-    low: Tensor  # (D,), for the plain mode
-    high: Tensor
+    low: Tensor  # (D,), range of the fixed-length mode
+    high: Tensor  # (D,)
     coder: Coder
 
     def analyse(self, latents: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
@@ -48,7 +54,7 @@ class Calibration:
         return (self.mean + b.double() @ self.synthesis.double().T).float()
 
     def rounded(self, latents: Tensor, step: int) -> Tensor:
-        """Latents (T, D) as a file of this step gives them back."""
+        """Quantise and dequantise latents (T, D) as a file with this step does."""
         values = torch.from_numpy(self.coder.quantise(self.analyse(latents), step).values)
         return self.synthesise(values.float() * step_size(step)).to(latents)
 
@@ -65,7 +71,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
-        """Read and check the tables of a codec; damaged ones raise `CorruptFileError`."""
+        """Load and validate the tables of a codec; raises `CorruptFileError` if they are invalid."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -113,7 +119,7 @@ def _inverse(synthesis: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CodecModel:
-    """A model with its calibration, and what a file calls it."""
+    """A model with its calibration, and the name and hash that identify it in a file."""
 
     id: str
     hash: bytes
@@ -121,11 +127,11 @@ class CodecModel:
     calibration: Calibration
 
     def latents(self, tiles: Tensor) -> Tensor:
-        """Tiles (T, 3, h, w) → what is stored of their q: (T, D). The slack of a wave model is not."""
+        """Tiles (T, 3, h, w) → latents (T, D): q, or for a wave model only the coordinates of q in its basis."""
         return to_latents(self.model, self.model.encode(tiles))
 
     def maps(self, latents: Tensor) -> Tensor:
-        """(T, D) → z (T, C, H, W)."""
+        """Latents (T, D) → z (T, C, H, W)."""
         return self.model.propagate(to_q(self.model, latents))
 
 
@@ -141,7 +147,7 @@ def to_q(model: Autoencoder, latents: Tensor) -> Tensor:
 
 
 def bundled_codecs() -> dict[str, Path]:
-    """The file with the tables of every codec in the package, by the name that `.finola` files carry."""
+    """Files with the tables of the bundled codecs, by the name that `.finola` files store."""
     from finola.zoo import BUNDLED as WEIGHTS
 
     tables = files("finola.codec") / "tables"
@@ -151,7 +157,7 @@ def bundled_codecs() -> dict[str, Path]:
 
 @lru_cache(maxsize=4)
 def load_codec(word: str) -> CodecModel:
-    """A bundled codec by its name, or a folder that holds a model and its tables."""
+    """Load a bundled codec by name, or a codec from a folder with a model and its tables."""
     from finola.zoo import load
 
     bundled = bundled_codecs()
@@ -162,7 +168,7 @@ def load_codec(word: str) -> CodecModel:
         if not (folder / FILE).is_file():
             raise MissingFileError(
                 f"No codec named {word!r}. Bundled codecs: {', '.join(bundled)}. "
-                "A model's folder becomes a codec with finola calibrate."
+                "Create a codec from a model folder with finola calibrate."
             )
         name = "".join(c for c in folder.resolve().name.lower() if c in "abcdefghijklmnopqrstuvwxyz0123456789._-")[:32]
         model, hashed = load(str(folder)), [folder / FILE, folder / "model.safetensors"]
@@ -171,13 +177,13 @@ def load_codec(word: str) -> CodecModel:
     expected = model.config.paths * (model.config.channels if basis is None else basis.size)
     if len(calibration.mean) != expected:
         raise CorruptFileError(
-            f"Corrupt codec tables in {hashed[0]}: made for {len(calibration.mean)} latents, the model has {expected}."
+            f"Corrupt codec tables in {hashed[0]}: they have {len(calibration.mean)} latents, the model has {expected}."
         )
     return CodecModel(name or "model", _hash(*hashed), model.for_inference(), calibration)
 
 
 def _hash(*paths: Path) -> bytes:
-    """Four bytes that change with any table or weight that these files hold."""
+    """First four bytes of the SHA-256 of the tables and weights in these files."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.read_bytes())
@@ -186,7 +192,10 @@ def _hash(*paths: Path) -> bytes:
 
 @torch.no_grad()
 def calibrate(model: Autoencoder, batches: Iterable[Tensor]) -> Calibration:
-    """Measure on tiles (n, 3, h, w) how latents vary, how pixels follow them, and how often each integer comes."""
+    """Calibrate a codec on batches of tiles (n, 3, h, w).
+
+    Measures the covariance of the latents, the Jacobian of the pixels and the frequencies of the quantised symbols.
+    """
     model = model.eval()
     latents, sample = [], None
     for tiles in batches:
@@ -194,20 +203,20 @@ def calibrate(model: Autoencoder, batches: Iterable[Tensor]) -> Calibration:
         latents.append(to_latents(model, q).double())
         sample = q[:SAMPLES] if sample is None else sample
     if sample is None or sum(map(len, latents)) < 16:
-        raise InputError("calibration needs at least 16 tiles; give it more photos.")
+        raise InputError(f"Calibration requires at least 16 tiles, got {sum(map(len, latents))}; use more photos.")
     every = torch.cat(latents)
     mean = every.mean(0)
     metric = _pixel_metric(model, to_latents(model, sample))
     values, vectors = torch.linalg.eigh(metric)
-    values = values.clamp_min(1e-4 * float(values.max()))  # directions that no pixel sees
+    values = values.clamp_min(1e-4 * float(values.max()))  # directions with no effect on the pixels
     root, inverse_root = (vectors * values.pow(power) @ vectors.T for power in (0.5, -0.5))
-    weighed = (every - mean) @ root
-    variances, turn = torch.linalg.eigh(weighed.T @ weighed / len(every))
-    variances, turn = variances.flip(0), turn.flip(1)
-    synthesis = (inverse_root @ turn).half().float()
+    weighted = (every - mean) @ root
+    variances, rotation = torch.linalg.eigh(weighted.T @ weighted / len(every))
+    variances, rotation = variances.flip(0), rotation.flip(1)
+    synthesis = (inverse_root @ rotation).half().float()
     scales = [round(16 * float(v.clamp_min(1e-8).sqrt().log2())) for v in variances]
     low, high = (torch.quantile(every[:16384], p, dim=0).float() for p in (QUANTILE, 1 - QUANTILE))
-    calibration = Calibration(mean.float(), synthesis, low, high, first_guess(scales))
+    calibration = Calibration(mean.float(), synthesis, low, high, laplacian_coder(scales))
     b = calibration.analyse(every.float()[:8192])
     for _ in range(2):
         calibration = Calibration(mean.float(), synthesis, low, high, count_tables(calibration.coder, b))
@@ -229,18 +238,17 @@ def _pixel_metric(model: Autoencoder, latents: Tensor) -> Tensor:
     return metric / len(latents)
 
 
-def first_guess(scales: list[int]) -> Coder:
-    """Laplacian values, and classes that are all alike."""
+def laplacian_coder(scales: list[int]) -> Coder:
+    """Initial coder before symbols are counted: Laplacian values and uniform classes."""
     values = tuple(Table(frequencies(laplace(number))) for number in range(TABLES))
-    flat = Table(frequencies([1 / CLASSES] * CLASSES + [0.0]))
-    guess = Coder(tuple(scales), values, ())
-    return Coder(tuple(scales), values, ((flat,) * CONTEXTS,) * len(guess.bands))
+    uniform = Table(frequencies([1 / CLASSES] * CLASSES + [0.0]))
+    return Coder(tuple(scales), values, ((uniform,) * CONTEXTS,) * len(band_ranges(len(scales))))
 
 
 def count_tables(coder: Coder, b: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Coder:
-    """Tables from how often integers and classes come, at several steps; what is rare leans on the Laplacian."""
-    guesses = [laplace(number) for number in range(TABLES)]
-    counts = [30 * np.array(guess) for guess in guesses]
+    """Estimate tables from counts of integers and classes at several steps, with a Laplacian prior for rare ones."""
+    priors = [laplace(number) for number in range(TABLES)]
+    counts = [30 * np.array(prior) for prior in priors]
     classes = np.full((len(coder.bands), CONTEXTS, CLASSES), 0.5)
     for step in STEPS:
         found = coder.quantise(b.copy(), step)

@@ -1,4 +1,4 @@
-"""Photos as `.finola` bytes and back, tile row by tile row, decoded across tile borders."""
+"""Compression of photos to `.finola` files and decompression, in bounded blocks of tiles."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from finola.codec.calibration import CodecModel, bundled_codecs, load_codec
 from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, unpack
 from finola.codec.deblocking import smooth_borders
 from finola.codec.entropy_model import LAMBDA, Quantised, step_size
-from finola.codec.payload import CHUNK, PLAIN_BITS, StoredTiles, pack_levels, round_to_levels
+from finola.codec.payload import CHUNK, FIXED_BITS, StoredTiles, pack_levels, round_to_levels
 from finola.codec.rans import Encoder
 from finola.codec.rate_control import finest_within
-from finola.codec.rdo import ROUNDS, Numbers, refine
+from finola.codec.rdo import ITERATIONS, FloatArray, refine
 from finola.config import DEFAULT_CODEC
 from finola.errors import InputError, MissingFileError
 from finola.image_io import Regions, open_photo, photo_name, save_photo, to_srgb, to_uint8
 from finola.tiling import Size, decode_blocks, grid_of, tile_batches
 
-STEPS = 256  # 0 is the finest
+STEPS = 256  # number of quantiser steps; 0 is the finest
 COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
 
 
 @dataclass(frozen=True)
 class Compressed:
-    """A photo's file, and what is worth knowing about it."""
+    """Result of `compress`: the bytes of the file and its properties."""
 
     data: bytes
     width: int
     height: int
-    estimated_bits: float  # by the model's tables, for the payload
-    step: int = PLAIN_BITS
+    estimated_bits: float  # of the payload, by the entropy model
+    step: int = FIXED_BITS
 
     @property
     def bits_per_pixel(self) -> float:
@@ -55,11 +55,12 @@ def compress(
     effort: int = 0,
     keep_exif: bool = False,
 ) -> Compressed:
-    """A photo, by path, bytes, open file (fsspec's, too) or as a tensor (3, H, W), as a `.finola` file.
+    """Compress a photo, given as path, bytes, open file (also of fsspec) or tensor (3, H, W), to a `.finola` file.
 
-    `quality` is 1 to 100 (50 if nothing is said), `bpp` the most bits per pixel instead, `latents` how many numbers of
-    every tile are kept at most. `mode="paper"` stores four plain bits per latent and nothing else. `effort` 1 to 9 lets
-    the decoder correct the encoder, for more fidelity in more time. A colour profile other than sRGB is kept.
+    The rate is set by `quality`, 1 to 100 (default: 50), or by `bpp`, the maximum number of bits per pixel. `latents`
+    limits the number of coefficients per tile. `mode="paper"` stores each latent with four bits, without entropy
+    coding. `effort`, 1 to 9, refines the coefficients by analysis by synthesis: higher fidelity, longer encoding.
+    Colour profiles other than sRGB are stored in the file.
 
     >>> file = compress("skimage:astronaut", quality=30)
     >>> decompress(file.data).shape
@@ -69,79 +70,81 @@ def compress(
     codec = load_codec(model)
     source = _open(photo, keep_exif)
     height, width = source.size
-    plain = mode == "paper"
-    b, grey = _encode(source, codec, analyse=not plain or effort > 0)
+    fixed_length = mode == "paper"
+    b, grey = _encode(source, codec, analyse=not fixed_length or effort > 0)
     if not effort:
         source.close()
 
     def pack(step: int, payload: bytes) -> bytes:
-        kind = FIXED_LENGTH if plain else ENTROPY_CODED
+        kind = FIXED_LENGTH if fixed_length else ENTROPY_CODED
         return Container(
             codec.id, codec.hash, width, height, step, kind, grey, source.profile, source.exif, payload
         ).pack()
 
-    if plain:
+    if fixed_length:
         if effort:
-            b = refine(codec, source, b, partial(round_to_levels, codec), ROUNDS[effort])
+            b = refine(codec, source, b, partial(round_to_levels, codec), ITERATIONS[effort])
             b = codec.calibration.synthesise(torch.from_numpy(b)).numpy()
         payload = pack_levels(codec, torch.from_numpy(b))
-        return Compressed(pack(PLAIN_BITS, payload), width, height, 8.0 * len(payload))
+        return Compressed(pack(FIXED_BITS, payload), width, height, 8.0 * len(payload))
     coder = codec.calibration.coder
 
-    def refined(step: int) -> Numbers:
-        def rounding(numbers: Numbers) -> tuple[Numbers, float]:
-            found, size = coder.quantise(numbers, step, latents), step_size(step)
+    def refined(step: int) -> FloatArray:
+        def quantiser(coefficients: FloatArray) -> tuple[FloatArray, float]:
+            found, size = coder.quantise(coefficients, step, latents), step_size(step)
             return (found.values * size).astype(np.float32), LAMBDA * size**2 * coder.cost(found, step)
 
-        return refine(codec, source, b, rounding, ROUNDS[effort]) if effort else b
+        return refine(codec, source, b, quantiser, ITERATIONS[effort]) if effort else b
 
-    def at(step: int) -> Compressed:
-        return _finish(codec, coder.quantise(b, step, latents), step, pack, width, height)
+    def compress_at(step: int) -> Compressed:
+        return _entropy_code(codec, coder.quantise(b, step, latents), step, pack, width, height)
 
     if bpp is None:
         step = quality_step(50 if quality is None else quality)
         b = refined(step)
-        return at(step)
+        return compress_at(step)
     budget = bpp * width * height / 8
-    made = _within(at, budget)
+    result = _rate_control(compress_at, budget)
     if effort:
-        b = refined(made.step)
-        made = _within(at, budget, guess=made.step)
-    return made
+        b = refined(result.step)
+        result = _rate_control(compress_at, budget, guess=result.step)
+    return result
 
 
-def _within(at: Callable[[int], Compressed], budget: float, guess: int | None = None) -> Compressed:
-    """The file of the finest step that takes at most `budget` bytes."""
+def _rate_control(compress_at: Callable[[int], Compressed], budget: float, guess: int | None = None) -> Compressed:
+    """Compress with the finest step whose file has at most `budget` bytes."""
     level = None if guess is None else STEPS - guess
-    return finest_within(lambda level: at(STEPS - level), lambda made: len(made.data), STEPS, budget, level)
+    return finest_within(
+        lambda level: compress_at(STEPS - level), lambda result: len(result.data), STEPS, budget, level
+    )
 
 
 def check_options(*, quality: int | None, bpp: float | None, latents: int | None, mode: str, effort: int) -> None:
-    """One sentence on a wish that no file can fulfil."""
+    """Raise `InputError` for invalid options of `compress`, or for options that exclude each other."""
     if mode not in ("coded", "paper"):
-        raise InputError(f"mode {mode!r} is not known: use coded or paper.")
+        raise InputError(f"Unknown mode {mode!r}; use coded or paper.")
     if quality is not None and bpp is not None:
-        raise InputError("give --quality or --bpp, not both.")
+        raise InputError(f"quality ({quality}) and bpp ({bpp:g}) exclude each other; use one of them.")
     if mode == "paper" and (quality, bpp, latents) != (None, None, None):
-        raise InputError("mode paper always stores four bits of every latent: leave out quality, bpp and latents.")
+        raise InputError("mode paper stores every latent with four bits; quality, bpp and latents do not apply to it.")
     if quality is not None:
         quality_step(quality)
     if bpp is not None and not bpp > 0:
-        raise InputError(f"bpp is above 0, not {bpp:g}.")
+        raise InputError(f"bpp must be greater than 0, not {bpp:g}.")
     if latents is not None and latents < 1:
-        raise InputError(f"latents is at least 1, not {latents}.")
-    if not 0 <= effort < len(ROUNDS):
-        raise InputError(f"effort is 0 to {len(ROUNDS) - 1}, not {effort}.")
+        raise InputError(f"latents must be at least 1, not {latents}.")
+    if not 0 <= effort < len(ITERATIONS):
+        raise InputError(f"effort must be 0 to {len(ITERATIONS) - 1}, not {effort}.")
 
 
 def quality_step(quality: int) -> int:
-    """The step of a quality from 1 to 100."""
+    """Index of the quantiser step of a quality from 1 to 100."""
     if not 1 <= quality <= 100:
-        raise InputError(f"quality is 1 to 100, not {quality}.")
+        raise InputError(f"quality must be 1 to 100, not {quality}.")
     return round(COARSEST + (FINEST - COARSEST) * (quality - 1) / 99)
 
 
-def _finish(
+def _entropy_code(
     codec: CodecModel, found: Quantised, step: int, pack: Callable[[int, bytes], bytes], width: int, height: int
 ) -> Compressed:
     encoder = Encoder()
@@ -150,7 +153,7 @@ def _finish(
 
 
 class _Source:
-    """Pixels of a photo on their way into the encoder, by regions, with the metadata that its file will carry."""
+    """Pixels of a photo by regions, with the metadata that is stored in the file."""
 
     def __init__(
         self, size: Size, read: Callable[[int, int, int, int], Tensor], profile: bytes | None, exif: bytes | None
@@ -171,7 +174,7 @@ class _Source:
 def _open(photo: str | Path | bytes | BinaryIO | Tensor, keep_exif: bool) -> _Source:
     if isinstance(photo, Tensor):
         if photo.ndim != 3 or photo.shape[0] != 3 or 0 in photo.shape:
-            raise InputError(f"a photo to compress has shape (3, height, width), not {tuple(photo.shape)}.")
+            raise InputError(f"The photo must have shape (3, height, width), not {tuple(photo.shape)}.")
         image = to_uint8(photo).cpu()
         size = image.shape[1], image.shape[2]
         return _Source(size, lambda top, bottom, left, right: image[:, top:bottom, left:right], None, None)
@@ -180,39 +183,39 @@ def _open(photo: str | Path | bytes | BinaryIO | Tensor, keep_exif: bool) -> _So
     found = opened.getexif() if keep_exif else None
     regions = Regions(opened, photo_name(photo))
     if found:
-        found.pop(0x0112, None)  # the orientation is applied to the pixels
+        found.pop(0x0112, None)  # the orientation has been applied to the pixels
     return _Source(regions.size, regions.read, regions.profile, found.tobytes() if found else None)
 
 
 @torch.inference_mode()
-def _encode(source: _Source, codec: CodecModel, analyse: bool) -> tuple[Numbers, bool]:
-    """What is stored of every tile, as b (T, K) or as plain latents (T, D), and whether the photo is grey."""
+def _encode(source: _Source, codec: CodecModel, analyse: bool) -> tuple[FloatArray, bool]:
+    """Encode every tile to coefficients b (T, K), or to latents (T, D), and detect whether the photo is grey."""
     rows, columns = grid_of(source.size, codec.model.config.image_size)
     width = len(codec.calibration.synthesis[0]) if analyse else len(codec.calibration.mean)
-    numbers = np.empty((rows * columns, width), np.float32)
-    grey, done, waiting = True, 0, list[Tensor]()
+    encoded = np.empty((rows * columns, width), np.float32)
+    grey, done, pending = True, 0, list[Tensor]()
 
     def flush() -> None:
         nonlocal done
-        latents = torch.cat(waiting)
-        numbers[done : done + len(latents)] = codec.calibration.analyse(latents) if analyse else latents.numpy()
+        latents = torch.cat(pending)
+        encoded[done : done + len(latents)] = codec.calibration.analyse(latents) if analyse else latents.numpy()
         done += len(latents)
-        waiting.clear()
+        pending.clear()
 
     for tiles in tile_batches(source.read, source.size, codec.model.config.image_size):
         grey = grey and bool((tiles[:, 0] == tiles[:, 1]).all() and (tiles[:, 1] == tiles[:, 2]).all())
-        waiting.append(codec.latents(tiles.float() / 255))
-        if sum(map(len, waiting)) >= CHUNK:
+        pending.append(codec.latents(tiles.float() / 255))
+        if sum(map(len, pending)) >= CHUNK:
             flush()
-    if waiting:
+    if pending:
         flush()
-    return numbers, grey
+    return encoded, grey
 
 
 def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None) -> Tensor:
-    """The photo of a `.finola` file, by path, bytes or stream, as uint8 (3, H, W) in sRGB.
+    """Decompress a `.finola` file, given as path, bytes or stream, to uint8 (3, H, W) in sRGB.
 
-    `model` is the folder of the model it was made with, where that is not bundled.
+    `model` is the folder of the model that the file was written with; bundled models are found by their name.
     """
     container = read_container(file)
     image = decode(container, model)
@@ -220,16 +223,17 @@ def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None)
 
 
 def decode(container: Container, model: str | None = None, *, deblock: bool = True) -> Tensor:
-    """The photo of a file that is already read, in the colours of its ICC profile if it has one.
+    """Decode a file that has been read to uint8 (3, H, W), in the colour space of its ICC profile if it has one.
 
-    Memory grows with the photo's pixels (3 bytes each) and its stored numbers; blocks of tiles bound all the rest.
+    Memory is proportional to the number of pixels (3 bytes each) and of stored coefficients; all other buffers are
+    bounded, because tiles are decoded in blocks.
     """
     codec = find_codec(container, model)
     tile, map_size = codec.model.config.image_size, codec.model.config.map_size
     height, width = container.height, container.width
     grid = grid_of((height, width), tile)
     tiles = StoredTiles(container, codec, grid)
-    stored = torch.empty(height, width, 3, dtype=torch.uint8)  # as image files store it, so that writing needs no copy
+    stored = torch.empty(height, width, 3, dtype=torch.uint8)  # layout of image files: writing needs no copy
     image = stored.permute(2, 0, 1)
     with torch.inference_mode():
         for y, x, drawn in decode_blocks(
@@ -241,29 +245,29 @@ def decode(container: Container, model: str | None = None, *, deblock: bool = Tr
 
 
 def read_container(file: str | Path | bytes | BinaryIO) -> Container:
-    """Header and payload, checked."""
+    """Read and validate a `.finola` file."""
     if isinstance(file, bytes):
         return unpack(file)
     if isinstance(file, str | Path):
         path = Path(file).expanduser()
         if not path.is_file():
-            raise MissingFileError(f"There is no file {file}; check the path.")
+            raise MissingFileError(f"File {file} does not exist.")
         return unpack(path.read_bytes(), str(file))
     return unpack(file.read())
 
 
 def find_codec(container: Container, model: str | None) -> CodecModel:
-    """The codec that a file was made with: a bundled one by the name in its header, any other only as `model`."""
-    wanted = f"model {container.model} ({container.model_hash.hex()})"
+    """Load the codec of a file: a bundled one by the name in the header, any other only from the folder `model`."""
+    required = f"model {container.model} ({container.model_hash.hex()})"
     if model is None and container.model not in bundled_codecs():
-        raise InputError(f"This file needs {wanted}, which is not bundled; give its folder with --model.")
+        raise InputError(f"The file requires {required}, which is not bundled; give its folder with --model.")
     codec = load_codec(model or container.model)
     if codec.hash != container.model_hash:
-        raise InputError(f"This file needs {wanted}, not {model or codec.id} ({codec.hash.hex()}).")
+        raise InputError(f"The file requires {required}, but {model or codec.id} has hash {codec.hash.hex()}.")
     return codec
 
 
 def write_photo(image: Tensor, container: Container, path: Path) -> None:
-    """A decoded photo as a PNG, JPEG or WebP file, grey where it was, with the profile and the EXIF that were kept."""
-    grey = container.grey and not container.icc  # a profile of colours does not fit a file of one channel
+    """Write a decoded photo as PNG, JPEG or WebP, with one channel if it was grey, and its ICC profile and EXIF."""
+    grey = container.grey and not container.icc  # an RGB profile is invalid in a file of one channel
     save_photo(image, path, grey=grey, icc=container.icc, exif=container.exif)

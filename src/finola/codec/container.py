@@ -6,24 +6,24 @@ import re
 import zlib
 from dataclasses import dataclass
 
-from finola.errors import CorruptFileError
+from finola.errors import CorruptFileError, InputError
 
 MAGIC = b"\x89FNL"
 VERSION = 1
 MAX_SIDE = 2**24
 MAX_PIXELS = 2**28
 ENTROPY_CODED, FIXED_LENGTH = 0, 1
-MAX_BLOCK, MAX_COMPRESSED = 2**24, 2**22  # bytes of ICC or EXIF, plain and as stored
+MAX_BLOCK, MAX_COMPRESSED = 2**24, 2**22  # bytes of ICC or EXIF, uncompressed and compressed
 
 _GREY, _ICC, _EXIF = 1, 2, 4
 _MODEL = re.compile(r"[a-z0-9.@:/+_-]{1,32}")
-_VARINT_BYTES = 4  # 28 bits: more than any number here needs
+_VARINT_BYTES = 4  # 28 bits, sufficient for every field
 _CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Container:
-    """What a `.finola` file holds.
+    """Contents of a `.finola` file.
 
     >>> container = Container("waves0", b"hash", width=640, height=480, step=20, payload=b"coded")
     >>> container.overhead(), unpack(container.pack()) == container
@@ -34,7 +34,7 @@ class Container:
     model_hash: bytes
     width: int
     height: int
-    step: int  # index of the quantiser's step
+    step: int  # index of the quantiser step
     mode: int = ENTROPY_CODED
     grey: bool = False
     icc: bytes | None = None
@@ -43,25 +43,25 @@ class Container:
 
     def __post_init__(self) -> None:
         if not _MODEL.fullmatch(self.model):
-            raise ValueError(f"the model's name is {self.model!r}: it has 1 to 32 characters of a-z 0-9 . @ : / + _ -.")
+            raise InputError(f"invalid model name {self.model!r}: use 1 to 32 characters of a-z 0-9 . @ : / + _ -.")
         if len(self.model_hash) != 4:
-            raise ValueError(f"the model's hash has {len(self.model_hash)} bytes, not 4.")
+            raise InputError(f"the model hash has {len(self.model_hash)} bytes, not 4.")
         if not (1 <= self.width <= MAX_SIDE and 1 <= self.height <= MAX_SIDE):
-            raise ValueError(f"the photo is {self.width}x{self.height} pixels: a side is 1 to {MAX_SIDE}.")
+            raise InputError(f"the photo has {self.width}x{self.height} pixels; a side must be 1 to {MAX_SIDE}.")
         if self.width * self.height > MAX_PIXELS:
-            raise ValueError(f"the photo is {self.width}x{self.height} pixels: {MAX_PIXELS} in all are the most.")
+            raise InputError(f"the photo has {self.width}x{self.height} pixels; at most {MAX_PIXELS} are supported.")
         if not 0 <= self.step <= 255:
-            raise ValueError(f"the quantiser's step has index {self.step}: it is 0 to 255.")
+            raise InputError(f"the quantiser step has index {self.step}; it must be 0 to 255.")
         if self.mode not in (ENTROPY_CODED, FIXED_LENGTH):
-            raise ValueError(f"mode {self.mode} is not known: it is {ENTROPY_CODED} or {FIXED_LENGTH}.")
+            raise InputError(f"unknown mode {self.mode}; it must be {ENTROPY_CODED} or {FIXED_LENGTH}.")
 
     def pack(self) -> bytes:
-        """The file's bytes."""
+        """Serialise to the bytes of a file."""
         body = self._header() + self.payload
         return body + zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "little")
 
     def overhead(self) -> int:
-        """Bytes of the file besides the payload."""
+        """Number of bytes of the file besides the payload."""
         return len(self._header()) + _CHECKSUM_BYTES
 
     def _header(self) -> bytes:
@@ -75,11 +75,11 @@ class Container:
         return header
 
 
-def unpack(data: bytes, name: str = "the file") -> Container:
-    """The inverse of `Container.pack`; whatever else the bytes are raises `CorruptFileError`, which names `name`."""
+def unpack(data: bytes, name: str = "The file") -> Container:
+    """Parse and validate the bytes of a file; raises `CorruptFileError`, with `name` in its message, if invalid."""
     if data[: len(MAGIC)] != MAGIC:
         raise CorruptFileError(
-            f"{name} is not a .finola file: its first bytes are {data[:4].hex()!r}, not {MAGIC.hex()!r}."
+            f"{name} is not a .finola file: it starts with {data[:4].hex()!r} instead of {MAGIC.hex()!r}."
         )
     try:
         return _parse(data)
@@ -88,7 +88,7 @@ def unpack(data: bytes, name: str = "the file") -> Container:
 
 
 class _Reader:
-    """Bytes from front to back, with a ValueError in place of a short read."""
+    """Sequential reader of bytes that raises `CorruptFileError` at the end of the data."""
 
     def __init__(self, data: bytes, position: int) -> None:
         self.data = data
@@ -97,7 +97,8 @@ class _Reader:
     def take(self, count: int) -> bytes:
         end = self.position + count
         if end > len(self.data):
-            raise ValueError(f"its header asks for {count} bytes where {len(self.data) - self.position} are left.")
+            left = len(self.data) - self.position
+            raise CorruptFileError(f"the header declares a field of {count} bytes, but only {left} are left.")
         taken = self.data[self.position : end]
         self.position = end
         return taken
@@ -106,29 +107,31 @@ class _Reader:
         return self.take(1)[0]
 
     def varint(self) -> int:
-        """LEB128, refused unless it is the shortest form."""
+        """Read a LEB128 integer; only the shortest encoding is valid."""
         value = 0
         for index in range(_VARINT_BYTES):
             byte = self.byte()
             value |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
                 if byte == 0 and index > 0:
-                    raise ValueError(f"a number in its header, {value}, is not written in its shortest form.")
+                    raise CorruptFileError(
+                        f"the header encodes {value} in {index + 1} bytes, not in the shortest form."
+                    )
                 return value
-        raise ValueError(f"a number in its header has more than {_VARINT_BYTES} bytes.")
+        raise CorruptFileError(f"the header has an integer of more than {_VARINT_BYTES} bytes.")
 
 
 def _parse(data: bytes) -> Container:
     version = data[len(MAGIC) : len(MAGIC) + 1]
     if version and version[0] != VERSION:
-        raise ValueError(f"it has version {version[0]} of the format, and this release reads version {VERSION}.")
+        raise CorruptFileError(f"format version {version[0]} is not supported; this release reads version {VERSION}.")
     body = data[:-_CHECKSUM_BYTES]
     if zlib.crc32(body) != int.from_bytes(data[-_CHECKSUM_BYTES:], "little"):
-        raise ValueError("its checksum does not match: the file is damaged or cut short.")
+        raise CorruptFileError("the checksum does not match; the file is damaged or truncated.")
     reader = _Reader(body, len(MAGIC) + 1)
     flags = reader.byte()
     if flags & ~(_GREY | _ICC | _EXIF):
-        raise ValueError(f"its flags are {flags:#04x}, and version {VERSION} knows none above {_EXIF:#04x}.")
+        raise CorruptFileError(f"unknown flags {flags:#04x}; version {VERSION} defines none above {_EXIF:#04x}.")
     model = reader.take(reader.byte()).decode("latin-1")
     return Container(
         model,
@@ -145,7 +148,7 @@ def _parse(data: bytes) -> Container:
 
 
 def _varint(value: int) -> bytes:
-    """LEB128: seven bits a byte, the lowest first, the high bit set on all but the last.
+    """Encode as LEB128: seven bits per byte, lowest first, with the high bit set in all bytes but the last.
 
     >>> _varint(300).hex()
     'ac02'
@@ -160,9 +163,9 @@ def _varint(value: int) -> bytes:
 def _deflated(name: str, block: bytes) -> bytes:
     compressed = zlib.compress(block, 9)
     if len(block) > MAX_BLOCK or len(compressed) > MAX_COMPRESSED:
-        raise ValueError(
-            f"the {name} has {len(block)} bytes, {len(compressed)} when compressed: "
-            f"{MAX_BLOCK} and {MAX_COMPRESSED} are the most."
+        raise InputError(
+            f"the {name} has {len(block)} bytes, {len(compressed)} when compressed; "
+            f"at most {MAX_BLOCK} and {MAX_COMPRESSED} are supported."
         )
     return _varint(len(compressed)) + compressed
 
@@ -170,14 +173,14 @@ def _deflated(name: str, block: bytes) -> bytes:
 def _inflated(name: str, reader: _Reader) -> bytes:
     length = reader.varint()
     if length > MAX_COMPRESSED:
-        raise ValueError(f"its {name} has {length} compressed bytes: {MAX_COMPRESSED} are the most.")
+        raise CorruptFileError(f"the {name} has {length} compressed bytes; at most {MAX_COMPRESSED} are supported.")
     inflater = zlib.decompressobj()
     try:
         block = inflater.decompress(reader.take(length), MAX_BLOCK + 1)
     except zlib.error as error:
-        raise ValueError(f"its {name} cannot be decompressed.") from error
+        raise CorruptFileError(f"the {name} cannot be decompressed.") from error
     if len(block) > MAX_BLOCK:
-        raise ValueError(f"its {name} has more than {MAX_BLOCK} bytes.")
+        raise CorruptFileError(f"the {name} has more than {MAX_BLOCK} bytes.")
     if not inflater.eof or inflater.unused_data:
-        raise ValueError(f"its {name} does not end where its length says.")
+        raise CorruptFileError(f"the {name} does not end after its declared length of {length} bytes.")
     return block

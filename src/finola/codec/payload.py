@@ -1,4 +1,4 @@
-"""The payload of a `.finola` file: the numbers of its tiles, entropy coded or at the paper's fixed length."""
+"""Payload of a `.finola` file: the coefficients of its tiles, entropy coded or with the fixed length of the paper."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from finola.codec.calibration import CodecModel
 from finola.codec.container import ENTROPY_CODED, Container
 from finola.codec.entropy_model import step_size
 from finola.codec.rans import Decoder
-from finola.codec.rdo import Numbers
+from finola.codec.rdo import FloatArray
 from finola.errors import CorruptFileError
 from finola.tiling import Size, grid_of
 
-PLAIN_BITS = 4  # per latent in the paper's mode
-LEVELS = (1 << PLAIN_BITS) - 1  # the last of them
-CHUNK = 4096  # tiles whose numbers are handled at once: memory stays bounded for photos of every size
+FIXED_BITS = 4  # per latent in the fixed-length mode
+LAST_LEVEL = (1 << FIXED_BITS) - 1
+CHUNK = 4096  # tiles processed at a time, which bounds the memory for photos of any size
 
 
 def pack_levels(codec: CodecModel, latents: Tensor) -> bytes:
-    """Four bits per latent between its usual lowest and highest value, two to a byte."""
+    """Quantise latents (T, D) uniformly to four bits each between their calibrated limits, and pack two per byte."""
     flat = _levels(codec, latents).to(torch.uint8).flatten().numpy()
     flat = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
     packed: NDArray[np.uint8] = flat[0::2] << 4 | flat[1::2]
@@ -32,24 +32,24 @@ def pack_levels(codec: CodecModel, latents: Tensor) -> bytes:
 
 
 def _levels(codec: CodecModel, latents: Tensor) -> Tensor:
-    """Latents (T, D) as the nearest of the plain mode's levels, whole numbers from 0."""
+    """Latents (T, D) → nearest levels of the fixed-length mode, 0 … LAST_LEVEL."""
     low, high = codec.calibration.low, codec.calibration.high
-    return ((latents - low) / (high - low).clamp_min(1e-12) * LEVELS).round().clamp(0, LEVELS)
+    return ((latents - low) / (high - low).clamp_min(1e-12) * LAST_LEVEL).round().clamp(0, LAST_LEVEL)
 
 
 def _from_levels(codec: CodecModel, levels: Tensor) -> Tensor:
     low, high = codec.calibration.low, codec.calibration.high
-    return low + levels / LEVELS * (high - low)
+    return low + levels / LAST_LEVEL * (high - low)
 
 
-def round_to_levels(codec: CodecModel, numbers: Numbers) -> tuple[Numbers, float]:
-    """b (T, K) after the plain mode has rounded its latents; the bits are the same for all."""
-    levels = _levels(codec, codec.calibration.synthesise(torch.from_numpy(numbers)))
+def round_to_levels(codec: CodecModel, b: FloatArray) -> tuple[FloatArray, float]:
+    """Quantise b (T, K) as the fixed-length mode does. The rate cost is 0, because it does not depend on b."""
+    levels = _levels(codec, codec.calibration.synthesise(torch.from_numpy(b)))
     return codec.calibration.analyse(_from_levels(codec, levels)), 0.0
 
 
 def integers(container: Container, codec: CodecModel) -> NDArray[np.int32]:
-    """The integers (tiles, K) of an entropy-coded file, exactly as they were put."""
+    """Decode the integers (tiles, K) of an entropy-coded file."""
     return np.concatenate(list(_integer_chunks(container, codec, _tile_count(container, codec))))
 
 
@@ -59,8 +59,8 @@ def _tile_count(container: Container, codec: CodecModel) -> int:
 
 
 def _integer_chunks(container: Container, codec: CodecModel, count: int) -> Iterator[NDArray[np.int32]]:
-    """The integers of the next `CHUNK` tiles at most, in the order of the file."""
-    # A tile takes at least a thousandth of a bit: a small file cannot promise a huge photo.
+    """Yield the integers of at most `CHUNK` tiles at a time, in file order."""
+    # A tile takes at least a thousandth of a bit; this bounds the size of the photo that a small file can declare.
     if count > 8000 * (len(container.payload) + 1):
         raise CorruptFileError(
             f"Corrupt file: header declares {count} tiles, payload has {len(container.payload)} bytes."
@@ -70,19 +70,19 @@ def _integer_chunks(container: Container, codec: CodecModel, count: int) -> Iter
         yield from codec.calibration.coder.get(decoder, count, container.step, CHUNK)
         decoder.finish()
     except ValueError as error:
-        raise CorruptFileError(f"Corrupt file: the payload cannot be decoded; {error}") from None
+        raise CorruptFileError(f"Corrupt file: cannot decode the payload: {error}") from None
 
 
-def _plain_chunks(container: Container, codec: CodecModel, count: int) -> Iterator[NDArray[np.uint8]]:
-    """The levels of the next `CHUNK` tiles at most, in the plain mode."""
+def _level_chunks(container: Container, codec: CodecModel, count: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the levels of at most `CHUNK` tiles at a time, in the fixed-length mode."""
     size = len(codec.calibration.mean)
-    needed = -(-count * size // 2)
-    if len(container.payload) != needed:
+    expected = -(-count * size // 2)
+    if len(container.payload) != expected:
         raise CorruptFileError(
-            f"Corrupt file: the payload has {len(container.payload)} bytes, and {needed} are needed for {count} tiles."
+            f"Corrupt file: payload has {len(container.payload)} bytes, but {count} tiles require {expected}."
         )
     packed = np.frombuffer(container.payload, np.uint8)
-    for first in range(0, count, CHUNK):  # a chunk begins with a whole byte because CHUNK is even
+    for first in range(0, count, CHUNK):  # chunks start at byte boundaries because CHUNK is even
         last = min(count, first + CHUNK)
         part = packed[first * size // 2 : -(-last * size // 2)]
         levels = np.stack([part >> 4, part & 15], 1).reshape(-1)
@@ -90,21 +90,21 @@ def _plain_chunks(container: Container, codec: CodecModel, count: int) -> Iterat
 
 
 class StoredTiles:
-    """Latents of a file's tiles, decoded in the order of the file as far as they are needed.
+    """Latents of the tiles of a file, decoded on demand in file order.
 
-    A photo of a single row of tiles is decoded from left to right, so what lies behind is released.
+    A photo with a single row of tiles is decoded from left to right, so chunks that are no longer needed are released.
     """
 
     def __init__(self, container: Container, codec: CodecModel, grid: Size) -> None:
         self._codec, self._columns, self._single_row = codec, grid[1], grid[0] == 1
         self._coded = container.mode == ENTROPY_CODED
         self._scale = step_size(container.step)
-        read = _integer_chunks if self._coded else _plain_chunks
+        read = _integer_chunks if self._coded else _level_chunks
         self._stream: Iterator[NDArray[Any]] = read(container, codec, grid[0] * grid[1])
         self._chunks: dict[int, NDArray[Any]] = {}
 
     def latents(self, rows: range, columns: range) -> Tensor:
-        """(tiles, D) of a rectangle of tiles, row by row."""
+        """Latents (tiles, D) of a rectangle of tiles in row-major order."""
         parts = [self._run(row * self._columns + columns.start, len(columns)) for row in rows]
         values = torch.from_numpy(np.concatenate(parts).astype(np.float32))
         calibration = self._codec.calibration

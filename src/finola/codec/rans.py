@@ -1,4 +1,4 @@
-"""rANS in plain integers: symbols of known frequencies as 16-bit words, the same on every machine."""
+"""rANS entropy coder in integer arithmetic with 16-bit words: the bytes are identical on every machine."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 
+from finola.errors import CorruptFileError, InputError
+
 PRECISION = 15
 TOTAL = 1 << PRECISION
-"""What the frequencies of a table sum to."""
+"""Sum of the frequencies of a table."""
 
 LOWEST = 1 << 16
-"""The state stays in [LOWEST, 2**32); it begins and ends as LOWEST."""
+"""The state stays in [LOWEST, 2**32); its initial and final value is LOWEST."""
 
 EXPONENTS = 24
-"""The longest run of zeros in an escape, so that values lie within ±(2**24 - 1) and damage cannot loop."""
+"""Maximum run of zeros in an escape: values are within ±(2**24 - 1), and decoding of corrupt data terminates."""
 
 Span = tuple[int, int, int, int]
-"""What the encoder needs of a symbol: where the state overflows, its frequency, TOTAL less that, its start."""
+"""Encoder entry of a symbol: the state at which it overflows, its frequency, TOTAL − frequency, and its start."""
 
 _LIMIT = 1 << EXPONENTS
 _MASK = TOTAL - 1
-_ENDS_EARLY = "the coded numbers end before all of them are read: the data is damaged or cut short."
+_ENDS_EARLY = "the coded data ends before the last value; the data is damaged or truncated."
 
 
 class Table:
-    """Frequencies of the values 0, -1, 1, -2, 2, …; the last one is the escape, behind which any other value follows.
+    """Frequencies of the values 0, -1, 1, -2, 2, …; the last is the escape, after which any other value follows.
 
     >>> table = Table(frequencies([0.6, 0.2, 0.15, 0.05]))
     >>> encoder = Encoder()
@@ -43,9 +45,9 @@ class Table:
     def __init__(self, frequencies: Sequence[int]) -> None:
         self.frequencies = tuple(int(frequency) for frequency in frequencies)
         if min(self.frequencies, default=0) < 1 or sum(self.frequencies) != TOTAL:
-            raise ValueError(
-                f"{len(self.frequencies)} frequencies with sum {sum(self.frequencies)} and minimum "
-                f"{min(self.frequencies, default=0)} make no table: each is at least 1 and their sum is {TOTAL}."
+            raise InputError(
+                f"invalid table of {len(self.frequencies)} frequencies with sum {sum(self.frequencies)} and minimum "
+                f"{min(self.frequencies, default=0)}: each must be at least 1, and the sum must be {TOTAL}."
             )
         starts = list(accumulate(self.frequencies[:-1], initial=0))
         spans = list(map(_span, starts, self.frequencies))
@@ -57,7 +59,7 @@ class Table:
 
     @cached_property
     def symbols(self) -> bytes | array[int]:
-        """The symbol of each of the 2**15 slots."""
+        """Symbol of each of the 2**15 slots."""
         symbols: array[int] = array("H")
         for symbol, frequency in enumerate(self.frequencies):
             symbols.extend([symbol] * frequency)
@@ -65,11 +67,11 @@ class Table:
 
     @cached_property
     def costs(self) -> list[float]:
-        """Bits of the values that have a frequency of their own: of 0, -1, 1, -2, …"""
+        """Bits of the values that are coded without escape: 0, -1, 1, -2, …"""
         return [PRECISION - math.log2(frequency) for frequency in self.frequencies[:-1]]
 
     def cost(self, value: int) -> float:
-        """Bits that `value` takes.
+        """Number of bits of `value`.
 
         >>> Table([2**14, 2**13, 2**13]).cost(0), Table([2**14, 2**13, 2**13]).cost(1)
         (1.0, 3.0)
@@ -82,7 +84,7 @@ class Table:
 
 
 class Encoder:
-    """Collects symbols; `finish` codes them from the last to the first, so that they are decoded from the first."""
+    """Buffers symbols; `finish` encodes them in reverse order, as rANS requires."""
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
@@ -95,7 +97,7 @@ class Encoder:
             self._spans.append(span)
 
     def put_many(self, tables: Iterable[Table], values: Iterable[int]) -> None:
-        """Like `put` for each table and its value."""
+        """Call `put` for each pair of table and value."""
         append = self._spans.append
         for table, value in zip(tables, values, strict=True):
             span = table.spans.get(value)
@@ -105,9 +107,9 @@ class Encoder:
                 append(span)
 
     def put_bits(self, value: int, count: int) -> None:
-        """`count` bits without a table, the highest first in groups of at most 15."""
+        """Encode `count` uniformly distributed bits, highest first, in groups of at most 15."""
         if not 0 <= value < 1 << count:
-            raise ValueError(f"{value} does not fit {count} bits: it is 0 to {(1 << count) - 1}.")
+            raise InputError(f"{value} is out of range for {count} bits; it must be 0 to {(1 << count) - 1}.")
         while count > 0:
             group = min(count, PRECISION)
             count -= group
@@ -115,7 +117,7 @@ class Encoder:
             self._spans.append(_span((value >> count & (1 << group) - 1) * frequency, frequency))
 
     def finish(self) -> bytes:
-        """Everything that was put, as bytes: the decoder's first state, then its words."""
+        """Encode the buffered symbols to bytes: the initial state of the decoder, then its words."""
         words: array[int] = array("H")
         append = words.append
         state = LOWEST
@@ -131,7 +133,7 @@ class Encoder:
 
     def _put_escaped(self, table: Table, value: int) -> None:
         if abs(value) >= _LIMIT:
-            raise ValueError(f"{value} cannot be coded: values lie between {1 - _LIMIT} and {_LIMIT - 1}.")
+            raise InputError(f"{value} cannot be encoded; values must be {1 - _LIMIT} to {_LIMIT - 1}.")
         excess = zigzag(int(value)) - table.direct + 1
         exponent = excess.bit_length() - 1
         self._spans.append(table.escape)
@@ -142,17 +144,18 @@ class Encoder:
 
 
 class Decoder:
-    """Reads what an `Encoder` wrote, given the same tables in the same order.
+    """Decodes the output of an `Encoder`, given the same tables in the same order.
 
-    Damage ends in a ValueError or in wrong values, and takes no more time or memory than intact data of that length.
+    Corrupt data raises `CorruptFileError` or gives wrong values. Time and memory are bounded as for valid data of the
+    same length.
     """
 
     def __init__(self, data: bytes) -> None:
         if len(data) < 4 or len(data) % 2:
-            raise ValueError(f"{len(data)} bytes hold no coded numbers: their length is even and at least 4.")
+            raise CorruptFileError(f"the coded data has {len(data)} bytes; the length must be even and at least 4.")
         self._state = int.from_bytes(data[:4], "little")
         if self._state < LOWEST:
-            raise ValueError(f"the coded numbers begin with state {self._state}: it is at least {LOWEST}.")
+            raise CorruptFileError(f"the coded data has initial state {self._state}; it must be at least {LOWEST}.")
         self._words: array[int] = array("H", data[4:])
         if sys.byteorder == "big":
             self._words.byteswap()
@@ -168,7 +171,7 @@ class Decoder:
         return self._get_escaped(table) if value is None else value
 
     def get_many(self, tables: Iterable[Table]) -> list[int]:
-        """Like `get` for each table."""
+        """Call `get` for each table."""
         state, next_word = self._state, self._words.pop
         values: list[int] = []
         append = values.append
@@ -185,12 +188,12 @@ class Decoder:
                     state = self._state
                 append(value)
         except IndexError:
-            raise ValueError(_ENDS_EARLY) from None
+            raise CorruptFileError(_ENDS_EARLY) from None
         self._state = state
         return values
 
     def get_bits(self, count: int) -> int:
-        """The inverse of `put_bits`."""
+        """Decode `count` bits written by `Encoder.put_bits`."""
         value = 0
         while count > 0:
             group = min(count, PRECISION)
@@ -204,16 +207,16 @@ class Decoder:
         return value
 
     def finish(self) -> None:
-        """Refuse data that does not end here."""
+        """Check that all data has been consumed; raises `CorruptFileError` otherwise."""
         if self._state != LOWEST or self._words:
-            raise ValueError(
-                f"{len(self._words)} words and state {self._state} are left behind the last coded number, "
-                f"not none and {LOWEST}: the data is damaged."
+            raise CorruptFileError(
+                f"{len(self._words)} words and state {self._state} remain after the last value, "
+                f"instead of 0 words and state {LOWEST}."
             )
 
     def _refill(self) -> None:
         if not self._words:
-            raise ValueError(_ENDS_EARLY)
+            raise CorruptFileError(_ENDS_EARLY)
         self._state = self._state << 16 | self._words.pop()
 
     def _get_escaped(self, table: Table) -> int:
@@ -221,7 +224,7 @@ class Decoder:
         while not self.get_bits(1):
             exponent += 1
             if exponent > EXPONENTS:
-                raise ValueError(f"an escaped number has more than {EXPONENTS} bits: the data is damaged.")
+                raise CorruptFileError(f"an escaped value has more than {EXPONENTS} bits.")
         return unzigzag((1 << exponent) + self.get_bits(exponent) - 1 + table.direct)
 
 
@@ -236,18 +239,20 @@ def unzigzag(symbol: int) -> int:
 
 
 def frequencies(probabilities: Sequence[float]) -> list[int]:
-    """Integers of at least 1 with the sum 2**15, near the probabilities by largest remainder; exact, hence repeatable.
+    """Round probabilities to integer frequencies of at least 1 with sum 2**15, by the largest remainder method.
+
+    The arithmetic is exact, so the result is the same on every machine.
 
     >>> frequencies([0.75, 0.25, 0.0])
     [24575, 8192, 1]
     """
     if not 1 <= len(probabilities) <= TOTAL:
-        raise ValueError(f"{len(probabilities)} probabilities make no table: there are 1 to {TOTAL} of them.")
+        raise InputError(f"a table must have 1 to {TOTAL} probabilities, not {len(probabilities)}.")
     if not all(math.isfinite(p) and p >= 0 for p in probabilities) or not any(probabilities):
-        raise ValueError("probabilities are finite and not negative, and at least one of them is above 0.")
+        raise InputError("probabilities must be finite and non-negative, and at least one must be positive.")
     shares = {symbol: Fraction(float(p)) for symbol, p in enumerate(probabilities)}
     result = [1] * len(shares)
-    while True:  # those that would get less than 1 leave with 1, which may bring others below 1
+    while True:  # symbols below 1 are fixed at 1, which may move others below 1
         scale = (TOTAL - len(result) + len(shares)) / sum(shares.values())
         above = {symbol: share for symbol, share in shares.items() if share * scale >= 1}
         if len(above) == len(shares):

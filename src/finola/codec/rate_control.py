@@ -1,4 +1,4 @@
-"""The finest file that fits: one search for every format and for ours."""
+"""Rate control: search for the finest quality level whose file fits a budget. Used for every file format."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Callable
 from typing import TypeVar
 
 File = TypeVar("File")
-DOUBLINGS = 6  # of a file's size from the coarsest level to the finest, before anything is known of it
+DOUBLINGS = 6  # initial estimate: doublings of the file size from the coarsest level to the finest
 
 
 def finest_within(
     make: Callable[[int], File], size: Callable[[File], int], finest: int, budget: float, guess: int | None = None
 ) -> File:
-    """What `make` makes of the finest level in 1 … finest whose size is at most `budget`; else of level 1.
+    """Return `make(level)` of the finest level in 1 … finest whose size is at most `budget`, or of level 1 if none is.
 
-    Sizes grow with the level, about as an exponential of it: the next guess lies where the line through the logarithms
-    of the two latest sizes meets the budget, or in the middle of what is left where that would not halve it in three
-    tries. `guess` is where to look first.
+    Sizes must not decrease with the level and are modelled as exponential in it. The search uses the secant method on
+    the logarithms of the two latest sizes, and bisection if three steps have not halved the interval. `guess` is the
+    level of the first step.
 
     >>> len(finest_within(lambda level: bytes(10 * level), len, 100, 345))
     340
     """
-    low, high = 0, finest + 1  # the finest known to fit, the coarsest known not to
+    low, high = 0, finest + 1  # finest level known to fit, coarsest level known not to fit
     best: File | None = None
     level = guess or max(1, finest // 4)
     slope = DOUBLINGS * math.log(2) / finest
     before: tuple[int, float] | None = None
-    stuck = 0  # tries that have not halved what is left
+    stuck = 0  # steps since the interval was last halved
     while high - low > 1:
         level = min(max(level, low + 1), high - 1)
         width, tried = high - low, make(level)

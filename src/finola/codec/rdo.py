@@ -1,9 +1,9 @@
-"""Analysis by synthesis: numbers chosen for the picture that the decoder draws of them, not for the encoder's sake.
+"""Rate–distortion optimisation by analysis by synthesis: coefficients are refined to minimise the decoded error.
 
-A tile's numbers b are scaled so that a step in any of them moves the pixels alike (`calibration`): JᵀJ ≈ 1 for the
-decoder's slopes J. Around what is drawn now, b̂, the error is then |b − b̂ − Jᵀr|² but for a constant, r being what the
-picture still lacks (before its tile borders are smoothed), so b̂ + Jᵀr is what should be rounded next, at the same
-price per bit. It is a proximal gradient step; one backward pass of the decoder gives Jᵀr.
+The coefficients b of a tile are scaled such that JᵀJ ≈ 1 for the Jacobian J of the decoder (`calibration`). Around the
+current quantised coefficients b̂, the squared error is |b − b̂ − Jᵀr|² up to a constant, where r is the residual of the
+decoded image (before deblocking). So b̂ + Jᵀr is quantised next, at the same cost per bit. This is a proximal gradient
+step; one backward pass through the decoder computes Jᵀr.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor
 from finola.codec.calibration import CodecModel
 from finola.tiling import Size, blocks, grid_of, join
 
-ROUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # by effort
-STRIDE = 0.7  # of the way to the next target: the slopes differ from tile to tile
+ITERATIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # by effort
+STRIDE = 0.7  # step size, below 1 because the Jacobian differs from tile to tile
 SEGMENT = 4096  # tiles that are refined together
 
-Numbers = NDArray[np.float32]  # (tiles, K)
+FloatArray = NDArray[np.float32]  # (tiles, K)
 
 
 class Source(Protocol):
-    """The pixels of a photo of `size` by regions: uint8 (3, bottom − top, right − left)."""
+    """Pixels of a photo of `size` by regions: uint8 (3, bottom − top, right − left)."""
 
     @property
     def size(self) -> Size: ...
@@ -35,25 +35,25 @@ class Source(Protocol):
     def read(self, top: int, bottom: int, left: int, right: int) -> Tensor: ...
 
 
-Rounding = Callable[[Numbers], tuple[Numbers, float]]  # numbers → what a file would say instead, and what its bits cost
+Quantiser = Callable[[FloatArray], tuple[FloatArray, float]]  # b → dequantised b and the cost of its bits
 
 
-def refine(codec: CodecModel, source: Source, b: Numbers, rounding: Rounding, rounds: int) -> Numbers:
-    """The numbers, after so many tries, whose file costs least: squared error plus the price of its bits.
+def refine(codec: CodecModel, source: Source, b: FloatArray, quantiser: Quantiser, iterations: int) -> FloatArray:
+    """Refine b (tiles, K) for some iterations; returns the b with the least squared error plus cost of bits.
 
-    Photos of more than `SEGMENT` tiles are refined in rectangles of that many, each on its own: memory stays bounded.
+    Photos of more than `SEGMENT` tiles are refined in independent rectangles of that many, which bounds the memory.
     """
     tile = codec.model.config.image_size
     grid = grid_of(source.size, tile)
     if grid[0] * grid[1] <= SEGMENT:
-        return _refine(codec, _Part(source, (0, 0), source.size), b, rounding, rounds)
+        return _refine(codec, _Part(source, (0, 0), source.size), b, quantiser, iterations)
     refined = b.copy()
     for segment in blocks(grid, SEGMENT):
-        own = _tile_numbers(segment.rows, segment.columns, grid[1])
+        own = _tile_indices(segment.rows, segment.columns, grid[1])
         top, left = segment.rows.start * tile[0], segment.columns.start * tile[1]
         bottom, right = segment.rows.stop * tile[0], segment.columns.stop * tile[1]
         size = min(bottom, source.size[0]) - top, min(right, source.size[1]) - left
-        refined[own] = _refine(codec, _Part(source, (top, left), size), b[own], rounding, rounds)
+        refined[own] = _refine(codec, _Part(source, (top, left), size), b[own], quantiser, iterations)
     return refined
 
 
@@ -69,48 +69,48 @@ class _Part(NamedTuple):
         return self.source.read(y + top, y + bottom, x + left, x + right)
 
 
-def _refine(codec: CodecModel, source: Source, b: Numbers, rounding: Rounding, rounds: int) -> Numbers:
-    """A try that costs more than the best so far is taken back, and the next step is half as long."""
-    rounded, price = rounding(b)
-    error, towards = error_and_step(codec, source, rounded)
-    least, stride = error + price, STRIDE
-    for _ in range(rounds):
-        tried = b + np.float32(stride) * (rounded + towards - b)
-        rounded_now, price = rounding(tried)
-        error, towards_now = error_and_step(codec, source, rounded_now)
-        if error + price < least:
-            b, rounded, towards, least = tried, rounded_now, towards_now, error + price
+def _refine(codec: CodecModel, source: Source, b: FloatArray, quantiser: Quantiser, iterations: int) -> FloatArray:
+    """Proximal gradient descent; a step that increases the cost is rejected, and the step size is halved."""
+    quantised, rate = quantiser(b)
+    error, step = error_and_step(codec, source, quantised)
+    least, stride = error + rate, STRIDE
+    for _ in range(iterations):
+        candidate = b + np.float32(stride) * (quantised + step - b)
+        candidate_quantised, rate = quantiser(candidate)
+        error, candidate_step = error_and_step(codec, source, candidate_quantised)
+        if error + rate < least:
+            b, quantised, step, least = candidate, candidate_quantised, candidate_step, error + rate
         else:
             stride /= 2
     return b
 
 
-def error_and_step(codec: CodecModel, source: Source, b: Numbers) -> tuple[float, Numbers]:
-    """The squared error of the picture decoded from b, and Jᵀr, block by block, each decoded with its neighbours."""
+def error_and_step(codec: CodecModel, source: Source, b: FloatArray) -> tuple[float, FloatArray]:
+    """Squared error of the image decoded from b, and Jᵀr, computed in blocks that are decoded with their neighbours."""
     height, width = source.size
     tile_height, tile_width = tile = codec.model.config.image_size
     grid = grid_of(source.size, tile)
     step = np.zeros_like(b)
     total = 0.0
     for block in blocks(grid):
-        own = _tile_numbers(block.near_rows, block.near_columns, grid[1])
-        numbers = torch.from_numpy(b[own]).requires_grad_()
+        own = _tile_indices(block.near_rows, block.near_columns, grid[1])
+        coefficients = torch.from_numpy(b[own]).requires_grad_()
         with torch.enable_grad():
-            z = codec.maps(codec.calibration.synthesise(numbers))
-            drawn = codec.model.decode(join(z, (len(block.near_rows), len(block.near_columns))))[0].clamp(0, 1)
+            z = codec.maps(codec.calibration.synthesise(coefficients))
+            decoded = codec.model.decode(join(z, (len(block.near_rows), len(block.near_columns))))[0].clamp(0, 1)
             top, bottom = block.rows.start * tile_height, min(height, block.rows.stop * tile_height)
             left, right = block.columns.start * tile_width, min(width, block.columns.stop * tile_width)
             y, x = block.near_rows.start * tile_height, block.near_columns.start * tile_width
             pixels = source.read(top, bottom, left, right).float() / 255
-            lacking = pixels - drawn[:, top - y : bottom - y, left - x : right - x]
-            error = lacking.square().sum()
-            (slope,) = torch.autograd.grad(error / 2, numbers)
-        step[own] -= slope.numpy()
+            residual = pixels - decoded[:, top - y : bottom - y, left - x : right - x]
+            error = residual.square().sum()
+            (gradient,) = torch.autograd.grad(error / 2, coefficients)
+        step[own] -= gradient.numpy()
         total += float(error.detach())
     return total, step
 
 
-def _tile_numbers(rows: range, columns: range, across: int) -> NDArray[np.int64]:
-    """Where the tiles of a rectangle stand in row-major order, `across` tiles to a row."""
-    numbers: NDArray[np.int64] = np.array(rows)[:, None] * across + np.array(columns)
-    return numbers.reshape(-1)
+def _tile_indices(rows: range, columns: range, across: int) -> NDArray[np.int64]:
+    """Row-major indices of the tiles of a rectangle in a grid with `across` columns."""
+    indices: NDArray[np.int64] = np.array(rows)[:, None] * across + np.array(columns)
+    return indices.reshape(-1)

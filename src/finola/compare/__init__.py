@@ -1,1 +1,1 @@
-"""Every peer on the same photos in one run: rows, tables by latents and by bits, curves, a contact sheet."""
+"""Comparison of methods on the same photos: measurements, tables by latents and by rate, rate–distortion curves."""

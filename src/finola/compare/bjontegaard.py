@@ -1,4 +1,4 @@
-"""Bjøntegaard's deltas: how much rate, or how much PSNR, lies between two rate–distortion curves on average."""
+"""Bjøntegaard deltas: the average difference in rate, or in PSNR, between two rate–distortion curves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from finola.errors import InputError
+
 Curve = Sequence[tuple[float, float]]  # (bits per pixel, PSNR in dB)
 
 
 def bd_rate(reference: Curve, other: Curve) -> float | None:
-    """Per cent of rate that `other` needs more (less: negative) than `reference` at equal PSNR; None without overlap.
+    """BD-rate in per cent: extra rate of `other` over `reference` at equal PSNR, or None if the curves do not overlap.
 
     >>> curve = [(0.1, 24.0), (0.2, 26.0), (0.4, 28.5), (0.8, 31.0)]
     >>> round(bd_rate(curve, [(0.9 * rate, quality) for rate, quality in curve]), 6)
@@ -21,7 +23,7 @@ def bd_rate(reference: Curve, other: Curve) -> float | None:
 
 
 def bd_psnr(reference: Curve, other: Curve) -> float | None:
-    """dB that `other` is better (worse: negative) than `reference` at equal rate; None without overlap.
+    """BD-PSNR in dB: gain of `other` over `reference` at equal rate, or None if the curves do not overlap.
 
     >>> curve = [(0.1, 24.0), (0.2, 26.0), (0.4, 28.5), (0.8, 31.0)]
     >>> round(bd_psnr(curve, [(rate, quality + 0.5) for rate, quality in curve]), 6)
@@ -31,12 +33,15 @@ def bd_psnr(reference: Curve, other: Curve) -> float | None:
 
 
 def _mean_gap(reference: Curve, other: Curve) -> float | None:
-    """Mean of other − reference over the x both have, each curve a monotone cubic (PCHIP) through its points."""
+    """Mean of other − reference over their common range of x; curves are interpolated by monotone cubics (PCHIP)."""
     from scipy.interpolate import PchipInterpolator
 
     first, second = (np.array(sorted(curve), dtype=float) for curve in (reference, other))
     if min(len(first), len(second)) < 2 or any((np.diff(curve[:, 0]) <= 0).any() for curve in (first, second)):
-        raise ValueError("a rate–distortion curve has at least two points, no two of equal rate or equal PSNR.")
+        raise InputError(
+            f"Rate–distortion curves of {len(first)} and {len(second)} points: each needs at least two points, "
+            "no two of which may have the same rate or PSNR."
+        )
     low, high = max(first[0, 0], second[0, 0]), min(first[-1, 0], second[-1, 0])
     if low >= high:
         return None

@@ -1,4 +1,4 @@
-"""KLTs fitted to a train split once, and kept."""
+"""KLTs fitted to a train split, cached on disk."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from torch import Tensor
 from finola.baselines.klt import fit_klt, save_klt
 from finola.compare.runner import Photos, fingerprint
 from finola.data import CentreCrop, open_data
+from finola.errors import InputError
 from finola.tiling import cut
 
 WHOLE = 256
 TILE = 64
-MOST = 1024  # components of whole photos: 1024 are 0.8 GB already, and every photo is multiplied by all of them
+MAX_WHOLE = 1024  # components of whole photos: 1024 take 0.8 GB, and every photo is multiplied by all of them
 
 
 def fit(train: str, words: Sequence[str], cache: Path) -> dict[int, Path]:
-    """Where the KLT of every tile side that `words` ask for is kept, fitted now where it is not yet.
+    """Fit the KLTs named by `words` (`klt64:256`, …) unless they are cached, and return their files by tile side.
 
-    Photos are cropped to 256×256 in their middle and cut into tiles of that side.
+    Photos are centre-cropped to 256×256 and cut into tiles of that side.
     """
-    asked: dict[int, int] = {}
+    requested: dict[int, int] = {}  # components by tile side
     for word in words:
         side, components = (int(number) for number in word.removeprefix("klt").split(":"))
         if WHOLE % side:
-            raise ValueError(f"{word}: the tiles of a {WHOLE}x{WHOLE} photo have sides that divide {WHOLE}.")
-        asked[side] = max(components, asked.get(side, 0))
-    if not asked:
+            raise InputError(f"{word}: the tile side {side} does not divide {WHOLE}; use a divisor of {WHOLE}.")
+        requested[side] = max(components, requested.get(side, 0))
+    if not requested:
         return {}
     photos = Photos((train,), "train")
     dataset = photos.open()
     key = fingerprint(photos, dataset, photos.names(dataset))
     images: Tensor | None = None
     fitted = {}
-    for side, components in asked.items():
+    for side, components in requested.items():
         path = cache / f"klt-{key}-{side}.safetensors"
-        if not path.exists() or _fitted(path) < components:
+        if not path.exists() or _component_count(path) < components:
             images = _load(train) if images is None else images
             save_klt(fit_klt(cut(images, (side, side))[0], components), path)
         fitted[side] = path
     return fitted
 
 
-def _fitted(path: Path) -> int:
-    """How many components are kept in a file."""
+def _component_count(path: Path) -> int:
+    """Number of components in a file."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
@@ -59,14 +60,15 @@ def _load(train: str) -> Tensor:
 
 
 def klt_words(latents: Sequence[int], photos: int) -> tuple[list[str], list[str]]:
-    """The KLTs with these counts of numbers per 256×256 photo, on tiles and, up to 1024, whole; apart, those for which
-    there are fewer photos than components.
+    """KLTs with the given numbers of latents per 256×256 photo: (those that can be fitted, those that cannot).
+
+    Each is on 64×64 tiles and, up to 1024 latents, on whole photos. A KLT needs at least as many samples as components.
 
     >>> klt_words([64, 1024], photos=500)
     (['klt64:4', 'klt64:64', 'klt256:64'], ['klt256:1024'])
     """
     tiles = (WHOLE // TILE) ** 2
-    asked = [(TILE, count // tiles, photos * tiles) for count in latents if count >= tiles]
-    asked += [(WHOLE, count, photos) for count in latents if count <= MOST]
-    fitting = [f"klt{side}:{components}" for side, components, samples in asked if components <= samples]
-    return fitting, [f"klt{side}:{components}" for side, components, samples in asked if components > samples]
+    requested = [(TILE, count // tiles, photos * tiles) for count in latents if count >= tiles]
+    requested += [(WHOLE, count, photos) for count in latents if count <= MAX_WHOLE]
+    possible = [f"klt{side}:{components}" for side, components, samples in requested if components <= samples]
+    return possible, [f"klt{side}:{components}" for side, components, samples in requested if components > samples]

@@ -1,4 +1,4 @@
-"""From a word to a peer: `dct:3`, `dwt:scale3`, `dtcwt:ll`, `klt64:256`, `jpeg:8`, `jpeg@0.2`, `vae:DIR`, a model."""
+"""Methods by name: `dct:3`, `dwt:scale3`, `dtcwt:ll`, `klt64:256`, `jpeg:8`, `jpeg@0.2`, `vae:DIR`, or a model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from finola.baselines import Peer
+from finola.baselines import Method
 from finola.config import nearest
+from finola.errors import InputError, UnknownNameError
 
 Number = TypeVar("Number", int, float)
 TRANSFORMS = ["dct:1", "dct:3", "dct:6", "dct:10", "dwt:ll", "dwt:scale3", "dwt:scale2"]
@@ -16,10 +17,10 @@ CODEC = [f"finola:{quality}" for quality in (10, 20, 30, 40, 55, 70)] + ["finola
 MODELS = ["waves/256x1@16:64", "waves/512x1@16:64", "waves/1024x1@16", "waves/3072x1@16"]
 
 
-def build_peer(word: str, fitted: Mapping[int, Path] | None = None) -> Peer:
-    """The peer that `word` names; `fitted` says where the KLT of each tile's side is kept.
+def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
+    """Build the method that `word` names. `fitted` maps the tile side of a KLT to the file of the fitted KLT.
 
-    >>> build_peer("dct:3").name
+    >>> build_method("dct:3").name
     'dct:3'
     """
     from finola.baselines import dct, dwt, klt
@@ -32,47 +33,49 @@ def build_peer(word: str, fitted: Mapping[int, Path] | None = None) -> Peer:
     if method.startswith("klt"):
         side, components = _number(word, method[3:]), _number(word, setting)
         if side not in (fitted or {}):
-            raise ValueError(
-                f"{word} needs a KLT fitted to tiles of {side} pixels: name photos to fit it to (--train)."
+            raise InputError(
+                f"{word} requires a KLT fitted to tiles of {side} pixels: give photos to fit it to (--train)."
             )
-        return klt.klt_peer(klt.load_klt((fitted or {})[side], components), components)
+        return klt.klt_method(klt.load_klt((fitted or {})[side], components), components)
     if method in ("finola", "finola-paper"):
-        return models.codec_peer(word, _number(word, setting or rate, float), bool(at), method == "finola-paper")
+        return models.codec_method(word, _number(word, setting or rate, float), bool(at), method == "finola-paper")
     if method in codecs.FORMATS:
         if not codecs.FORMATS[method].available():
-            raise ValueError(f"{word}: this Pillow cannot write {method} files.")
+            raise InputError(f"{word}: the installed Pillow cannot write {method} files; choose another format.")
         if at:
             return codecs.file_at_rate(method, _number(word, rate, float))
         return codecs.file_at_quality(method, _number(word, setting, float))
-    makers: dict[str, Callable[[str], Peer]] = {
-        "dct": lambda kept: dct.dct(_number(word, kept)),
-        "dwt": dwt.dwt_peer,
-        "dtcwt": dwt.dtcwt_peer,
-        "vae": models.vae_peer,
+    factories: dict[str, Callable[[str], Method]] = {
+        "dct": lambda count: dct.dct(_number(word, count)),
+        "dwt": dwt.dwt_method,
+        "dtcwt": dwt.dtcwt_method,
+        "vae": models.vae_method,
     }
-    if method in makers:
-        return makers[method](setting)
+    if method in factories:
+        return factories[method](setting)
     if "/" not in word and not Path(word).exists() and word not in bundled_names():
-        raise ValueError(f"No peer is called {word!r}: {nearest(method, [*makers, *codecs.FORMATS, 'klt64'])}")
-    return models.model_peer(word)
+        raise UnknownNameError(f"Unknown method {word!r}: {nearest(method, [*factories, *codecs.FORMATS, 'klt64'])}")
+    return models.model_method(word)
 
 
 def _number(word: str, text: str, kind: Callable[[str], Number] = int) -> Number:
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"{word!r} wants a number where it says {text!r}, as in dct:3, klt64:256, jpeg:8.") from None
+        raise InputError(
+            f"{text!r} in {word!r} is not a number; write for example dct:3, klt64:256 or jpeg:8."
+        ) from None
 
 
 def file_ladder() -> list[str]:
-    """Every format that is there, at every quality of its curve."""
+    """Names of every available file format at every quality of its rate–distortion curve."""
     from finola.baselines.image_codecs import FORMATS
 
     return [f"{name}:{q:g}" for name, known in FORMATS.items() if known.available() for q in known.ladder] + CODEC
 
 
 def files_at(bits_per_pixel: float) -> list[str]:
-    """Every format that is there, at one rate."""
+    """Names of every available file format at one rate."""
     from finola.baselines.image_codecs import FORMATS
 
     names = [*(name for name, known in FORMATS.items() if known.available()), "finola"]
@@ -80,7 +83,7 @@ def files_at(bits_per_pixel: float) -> list[str]:
 
 
 def identity(word: str) -> str:
-    """The word with what else its figures depend on: a library's version, a model's weights."""
+    """Cache key of a method: its name and what else its metrics depend on, such as library versions and weights."""
     import PIL
     import torch
 

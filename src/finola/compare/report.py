@@ -1,4 +1,4 @@
-"""Rows of photos become methods with their means, tables and curves; the paper's figures stand beside as quoted."""
+"""Aggregation of measurements: means per method, tables, rate–distortion curves, and results quoted in the paper."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from finola.compare.bjontegaard import bd_psnr, bd_rate
 from finola.config import DEFAULT_CODEC
 
 Row = dict[str, Any]
-FIGURES = ("psnr", "ssim", "ms_ssim")
+METRICS = ("psnr", "ssim", "ms_ssim")
 
 
 def quoted() -> dict[str, Any]:
-    """What the paper prints."""
+    """Results printed in the paper."""
     content: dict[str, Any] = json.loads((files("finola.compare") / "quoted.json").read_text(encoding="utf-8"))
     return content
 
 
 def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
-    """One entry per method: means over its photos (of PSNR per image, of bits over pixels, of seconds)."""
+    """One entry per method: means over photos of the metrics, of bits per pixel and of seconds."""
     by_word: dict[str, list[Row]] = {word: [] for word in words}
     for row in rows:
         by_word[row["word"]].append(row)
@@ -32,17 +32,17 @@ def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
         if not own:
             continue
         method: Row = {"word": word, "label": label(word), "images": len(own)}
-        kept = [(row["latents"], row["pixels"]) for row in own if row["latents"] is not None]
-        method["latents"] = round(statistics.fmean(count for count, _ in kept), 1) if kept else None
-        per_256 = statistics.fmean(count * 65536 / pixels for count, pixels in kept) if kept else None
+        counts = [(row["latents"], row["pixels"]) for row in own if row["latents"] is not None]
+        method["latents"] = round(statistics.fmean(count for count, _ in counts), 1) if counts else None
+        per_256 = statistics.fmean(count * 65536 / pixels for count, pixels in counts) if counts else None
         method["latents_per_256x256"] = None if per_256 is None else round(per_256, 1)
         rates = [row["bits"] / row["pixels"] for row in own if row["bits"] is not None]
         method["bpp"] = round(statistics.fmean(rates), 4) if rates else None
-        for figure in FIGURES:
-            values = [row[figure] for row in own if row[figure] is not None]
-            method[figure] = round(statistics.fmean(values), 4) if values else None
-        for station in ("encode_seconds", "decode_seconds"):
-            method[station] = round(statistics.fmean(row[station] for row in own), 5)
+        for metric in METRICS:
+            values = [row[metric] for row in own if row[metric] is not None]
+            method[metric] = round(statistics.fmean(values), 4) if values else None
+        for stage in ("encode_seconds", "decode_seconds"):
+            method[stage] = round(statistics.fmean(row[stage] for row in own), 5)
         if word in paper:
             method["quoted_psnr"] = paper[word]
         methods.append(method)
@@ -56,7 +56,7 @@ BANDS = {"ll": "scale 3 LL", "scale3": "scale 3", "scale2": "scale 2", "all": "a
 
 
 def label(word: str) -> str:
-    """A method's name for people.
+    """Display name of a method.
 
     >>> label("dtcwt:ll"), label("jpeg@0.2"), label("klt64:256")
     ('DTCWT, scale 3 LL', 'JPEG, optimised', 'KLT 64x64, 256')
@@ -73,12 +73,12 @@ def label(word: str) -> str:
 
 
 def by_latents(methods: Sequence[Row]) -> list[Row]:
-    """Methods that keep a number of latents, fewest first."""
+    """Methods that store a number of latents, fewest first."""
     return sorted((m for m in methods if m["latents"] is not None), key=lambda m: (m["latents"], m["psnr"]))
 
 
 def by_rate(methods: Sequence[Row]) -> dict[str, list[Row]]:
-    """Methods asked for one rate, best first, by that rate."""
+    """Methods with a target rate, grouped by that rate, highest PSNR first."""
     tables: dict[str, list[Row]] = {}
     for method in methods:
         if method["bpp"] is not None and "@" in method["word"].partition(":")[0]:
@@ -87,7 +87,7 @@ def by_rate(methods: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def curves(methods: Sequence[Row]) -> dict[str, list[list[float]]]:
-    """(bits per pixel, PSNR) of every format over its qualities."""
+    """Rate–distortion curve of every file format: (bits per pixel, PSNR) at each of its qualities."""
     found: dict[str, list[list[float]]] = {}
     for method in methods:
         name, colon, _ = method["word"].partition(":")
@@ -98,16 +98,16 @@ def curves(methods: Sequence[Row]) -> dict[str, list[list[float]]]:
 
 
 def _rising(points: list[list[float]]) -> list[list[float]]:
-    """Points that cost more and are better than the one before: on tiny photos two qualities can be one file."""
-    kept = points[:1]
+    """Points of strictly increasing rate and PSNR: on tiny photos, two qualities can give the same file."""
+    selected = points[:1]
     for rate, quality in points[1:]:
-        if rate > kept[-1][0] and quality > kept[-1][1]:
-            kept.append([rate, quality])
-    return kept
+        if rate > selected[-1][0] and quality > selected[-1][1]:
+            selected.append([rate, quality])
+    return selected
 
 
 def deltas(found: dict[str, list[list[float]]], reference: str = "jpeg") -> dict[str, Row]:
-    """Bjøntegaard deltas of every curve against the reference."""
+    """Bjøntegaard deltas of every other curve with respect to the reference."""
     if reference not in found:
         return {}
     base = [(rate, quality) for rate, quality in found[reference]]

@@ -1,4 +1,4 @@
-"""One row per peer and photo, by several processes, each kept as soon as it is there."""
+"""Measurement of every method on every photo in several processes; each row is cached as soon as it is measured."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from finola.baselines import Peer
-from finola.compare.methods import build_peer, identity
+from finola.baselines import Method
+from finola.compare.methods import build_method, identity
 from finola.data import PhotoDataset, Whole, available_cores, open_data
+from finola.errors import InputError
 from finola.image_io import is_photo, photo_name, read_photo
 from finola.metrics import figures
 
 Row = dict[str, Any]
-TOGETHER = 4  # reconstructions whose figures are computed in one call
+BATCH = 4  # reconstructions whose metrics are computed in one call
 
 
 @dataclass(frozen=True)
 class Photos:
-    """What is compared on: one data set, or photos named one by one. Small enough to hand to another process."""
+    """Test photos: one data set, or a list of photo files. Cheap to send to another process."""
 
     words: tuple[str, ...]
     split: str = "test"
@@ -40,7 +41,7 @@ class Photos:
         if not self.words or self.one_by_one():
             return None
         if len(self.words) > 1:
-            raise ValueError(f"give one data set or photos one by one, not {', '.join(self.words)} together.")
+            raise InputError(f"Cannot combine {', '.join(self.words)}: give one data set, or photo files only.")
         return open_data(self.words[0], self.split, transform=Whole())
 
     def names(self, dataset: PhotoDataset | None) -> list[str]:
@@ -49,7 +50,7 @@ class Photos:
         return [dataset.name(index) for index in range(min(len(dataset), self.limit or len(dataset)))]
 
     def image(self, dataset: PhotoDataset | None, index: int) -> Tensor | None:
-        """(3, H, W) in [0, 1], or None where the file cannot be read."""
+        """Image (3, H, W) in [0, 1], or None if the file cannot be read."""
         if dataset is None:
             return read_photo(self.words[index])
         item = dataset[0, index]
@@ -57,29 +58,29 @@ class Photos:
 
 
 class Work(NamedTuple):
-    """What a process needs to know."""
+    """Arguments of a worker process."""
 
     photos: Photos
     words: tuple[str, ...]
     fitted: Mapping[int, Path]
 
 
-def measure(peer: Peer, image: Tensor) -> tuple[Row, Tensor]:
-    """Cost and times of one peer on one image (3, H, W), and its reconstruction."""
+def measure(method: Method, image: Tensor) -> tuple[Row, Tensor]:
+    """Cost and times of one method on one image (3, H, W), and its reconstruction."""
     begin = time.perf_counter()
-    code = peer.encode(image)
+    code = method.encode(image)
     middle = time.perf_counter()
-    rebuilt = peer.decode(code)
+    rebuilt = method.decode(code)
     end = time.perf_counter()
     row: Row = {"latents": code.latents, "bits": code.bits, "pixels": image.shape[-2] * image.shape[-1]}
     return row | {"encode_seconds": middle - begin, "decode_seconds": end - middle}, rebuilt
 
 
-def rows_of(image: Tensor, peers: Sequence[Peer]) -> list[Row]:
-    """One row per peer on one image."""
+def rows_of(image: Tensor, methods: Sequence[Method]) -> list[Row]:
+    """Measure every method on one image: one row per method."""
     rows = []
-    for start in range(0, len(peers), TOGETHER):
-        measured = [measure(peer, image) for peer in peers[start : start + TOGETHER]]
+    for start in range(0, len(methods), BATCH):
+        measured = [measure(method, image) for method in methods[start : start + BATCH]]
         rebuilt = torch.stack([image for _, image in measured])
         quality = figures(rebuilt, image.expand_as(rebuilt))
         rows += [row | more for (row, _), more in zip(measured, quality, strict=True)]
@@ -87,7 +88,7 @@ def rows_of(image: Tensor, peers: Sequence[Peer]) -> list[Row]:
 
 
 class Cache:
-    """Rows by (peer, photo) in one file of JSON lines: a run that was stopped goes on where it was."""
+    """Rows by (method, photo) in a JSON lines file, so that an interrupted run can be resumed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +98,7 @@ class Cache:
                 try:
                     row = json.loads(line)
                     self.rows[row["peer"], row["photo"]] = row
-                except (ValueError, KeyError, TypeError):  # the line at which a run was killed
+                except (ValueError, KeyError, TypeError):  # an incomplete line of a run that was killed
                     continue
 
     def add(self, rows: Sequence[Row]) -> None:
@@ -109,49 +110,49 @@ class Cache:
 def run(
     photos: Photos, words: Sequence[str], fitted: Mapping[int, Path], cache: Path, workers: int | None = None
 ) -> Iterator[tuple[int, int, list[Row]]]:
-    """Yield (photos done, photos in all, rows of one more photo), each row from the cache or measured now."""
+    """Yield (photos done, number of photos, rows of one photo); rows that are not cached are measured."""
     dataset = photos.open()
     names = photos.names(dataset)
     if not names:
-        raise ValueError("there is no photo to compare on.")
+        raise InputError(f"No photos found in {' '.join(photos.words)}.")
     identities = {word: identity(word) for word in words}
-    kept = Cache(cache / f"{fingerprint(photos, dataset, names)}.jsonl")
-    wanted: dict[int, list[str]] = {}
+    cached = Cache(cache / f"{fingerprint(photos, dataset, names)}.jsonl")
+    pending: dict[int, list[str]] = {}  # methods still to be measured, by photo
     done = 0
     for index, name in enumerate(names):
         key = f"{index} {name}"
-        missing = [word for word in words if (identities[word], key) not in kept.rows]
+        missing = [word for word in words if (identities[word], key) not in cached.rows]
         if missing:
-            wanted[index] = missing
+            pending[index] = missing
         else:
             done += 1
-            yield done, len(names), [kept.rows[identities[word], key] for word in words]
-    for index, missing, rows in _by_processes(Work(photos, tuple(words), fitted), wanted, workers):
+            yield done, len(names), [cached.rows[identities[word], key] for word in words]
+    for index, missing, rows in _by_processes(Work(photos, tuple(words), fitted), pending, workers):
         done += 1
         key = f"{index} {names[index]}"
         found = [
             row | {"peer": identities[word], "photo": key, "word": word}
             for word, row in zip(missing, rows, strict=False)
         ]
-        kept.add(found)
+        cached.add(found)
         if rows:
-            yield done, len(names), [kept.rows[identities[word], key] for word in words]
+            yield done, len(names), [cached.rows[identities[word], key] for word in words]
 
 
 def _by_processes(
-    work: Work, wanted: dict[int, list[str]], workers: int | None
+    work: Work, tasks: dict[int, list[str]], workers: int | None
 ) -> Iterator[tuple[int, list[str], list[Row]]]:
-    """Each photo in one process of one thread: classical transforms and file formats use no more."""
-    count = min(workers or available_cores(), max(1, len(wanted)))
+    """Measure photos in parallel, each in a process with one thread: the classical baselines do not use more."""
+    count = min(workers or available_cores(), max(1, len(tasks)))
     if count == 1:
         _prepare(work, threads=None)
-        for index, missing in wanted.items():
+        for index, missing in tasks.items():
             yield index, missing, _measure_photo(index, missing)
         return
     with ProcessPoolExecutor(count, get_context("spawn"), _prepare, (work, 1)) as pool:
         try:
             pending: dict[Future[list[Row]], tuple[int, list[str]]] = {}
-            rest = iter(wanted.items())
+            rest = iter(tasks.items())
             while True:
                 while len(pending) < 2 * count and (task := next(rest, None)):
                     pending[pool.submit(_measure_photo, *task)] = task
@@ -164,30 +165,30 @@ def _by_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_here: dict[str, Any] = {}  # of one worker process
+_state: dict[str, Any] = {}  # of this worker process
 
 
 def _prepare(work: Work, threads: int | None) -> None:
     if threads:
         torch.set_num_threads(threads)
-    _here.clear()
-    _here.update(work=work, dataset=work.photos.open(), peers={})
+    _state.clear()
+    _state.update(work=work, dataset=work.photos.open(), methods={})
 
 
 def _measure_photo(index: int, words: list[str]) -> list[Row]:
-    work: Work = _here["work"]
-    image = work.photos.image(_here["dataset"], index)
+    work: Work = _state["work"]
+    image = work.photos.image(_state["dataset"], index)
     if image is None:
         return []
-    peers = _here["peers"]
+    methods = _state["methods"]
     for word in words:
-        if word not in peers:
-            peers[word] = build_peer(word, work.fitted)
-    return rows_of(image, [peers[word] for word in words])
+        if word not in methods:
+            methods[word] = build_method(word, work.fitted)
+    return rows_of(image, [methods[word] for word in words])
 
 
 def fingerprint(photos: Photos, dataset: PhotoDataset | None, names: Sequence[str], samples: int = 16) -> str:
-    """Changes with the photos' names and with the pixels of some of them, not with where they lie."""
+    """Hash of the photos' file names and of the pixels of some of them; independent of the folder they are in."""
     digest = hashlib.sha256("\n".join(Path(name).name for name in names).encode())
     for index in range(0, len(names), -(-len(names) // samples)):
         image = photos.image(dataset, index)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from finola.baselines import Peer
+from finola.baselines import Method
 from finola.compare.report import label
 from finola.compare.runner import Photos
 from finola.image_io import pixels, save_photo, to_pillow, to_uint8
@@ -17,8 +17,8 @@ from finola.metrics import psnr
 CROP, SCALE, CAPTION = 128, 2, 34
 
 
-def draw_sheet(photos: Photos, peers: Mapping[str, Peer], path: str | Path, limit: int = 4) -> Path:
-    """Crops from the middle of the first photos, doubled: the original, then what each peer made of it."""
+def draw_sheet(photos: Photos, methods: Mapping[str, Method], path: str | Path, limit: int = 4) -> Path:
+    """Crops from the middle of the first photos, doubled: the original, then what each method made of it."""
     dataset = photos.open()
     rows = []
     for index in range(min(limit, len(photos.names(dataset)))):
@@ -26,9 +26,9 @@ def draw_sheet(photos: Photos, peers: Mapping[str, Peer], path: str | Path, limi
         if image is None:
             continue
         tiles = [_captioned(image, "original", "")]
-        for word, peer in peers.items():
-            code = peer.encode(image)
-            rebuilt = peer.decode(code)
+        for word, method in methods.items():
+            code = method.encode(image)
+            rebuilt = method.decode(code)
             bits = "" if code.bits is None else f"{code.bits / (image.shape[-2] * image.shape[-1]):.3f} bpp  "
             quality = float(psnr(rebuilt[None], image[None]))
             tiles.append(_captioned(rebuilt, label(word), f"{bits}{quality:.2f} dB"))

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
 
     from finola.cli.output import input_files, print_json
     from finola.compare.klt_cache import fit
-    from finola.compare.methods import build_peer, files_at
+    from finola.compare.methods import build_method, files_at
     from finola.compare.runner import Photos
     from finola.files import cache_folder, naming, output_paths, write_text
     from finola.image_io import WRITE
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     train = args.train or args.data[0]
     fitted = fit(train, [word for word in words if word.startswith("klt")], cache)
     for word in words:
-        build_peer(word, fitted)  # a peer that cannot be built is said before the long work
+        build_method(word, fitted)  # a peer that cannot be built is said before the long work
     begin = time.perf_counter()
     rows = _measure(photos, words, fitted, cache, args)
     result = gather(rows, words, args)
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
 
         shown = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.peers is None else args.peers
         with naming(Path(args.sheet)):
-            draw_sheet(photos, {word: build_peer(word, fitted) for word in shown}, args.sheet)
+            draw_sheet(photos, {word: build_method(word, fitted) for word in shown}, args.sheet)
     if args.json:
         print_json(result)
     else:
