@@ -23,8 +23,8 @@ from finola.training.processes import SharedBuffers, environment_plugins, traine
 def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(tmp_path: Path) -> None:
     process = start(tmp_path / "two", "trainer.devices=2", "trainer.max_steps=20")  # 4 images each
     run(tmp_path / "one", "trainer.max_steps=20")  # 8 images
-    _, spoken = process.communicate(timeout=600)
-    assert process.returncode == 0, spoken
+    _, printed = process.communicate(timeout=600)
+    assert process.returncode == 0, printed
     one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
     assert list(one) == list(two) == list(range(20))
     assert all(abs(one[step] - two[step]) < 1e-5 for step in one)
@@ -33,7 +33,7 @@ def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(tmp_pat
     psnrs = [[row["val/psnr"] for row in curve if "val/psnr" in row] for curve in rows]
     assert psnrs[1] == pytest.approx(psnrs[0], abs=1e-3)  # five photos: three here, two there
     assert printed.count("finished at step 20") == 1
-    for name in ("one", "two"):  # and one process goes on where two stopped
+    for name in ("one", "two"):  # one process resumes a run of two
         run(tmp_path / name, "trainer.max_steps=24", resume=True)
     one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
     assert list(two) == list(range(24)) and all(abs(one[step] - two[step]) < 1e-5 for step in one)
