@@ -52,30 +52,30 @@ def test_statistics_count_readable_photos_by_their_tiles(capsys, place):
     assert "over 2 photos" in capsys.readouterr().out  # of three from all over the seven, one cannot be read
 
 
-def test_without_statistics_one_sentence_says_how_they_are_made(capsys, place):
+def test_missing_statistics_error_names_the_command(capsys, place):
     assert main(["latent", "mean", "-m", MODEL, "-o", str(place / "none.png")]) == 2
     assert "finola latent fit" in capsys.readouterr().err
 
 
-def test_a_model_s_folder_may_bring_its_own(capsys, place):
+def test_statistics_in_the_model_folder_are_used(capsys, place):
     finola.load(MODEL).save_pretrained(place / "model")
     (place / "model" / FILE).write_bytes((place / "q.safetensors").read_bytes())
     assert run_json(capsys, "latent", "mean", "-m", str(place / "model"), "-o", str(place / "own.png"))["written"]
 
 
-def test_the_first_look_needs_nothing_but_the_package(capsys, place):
+def test_default_model_has_bundled_statistics(capsys, place):
     assert run_json(capsys, "latent", "mean", "-o", str(place / "first.png"))["written"]
 
 
 @pytest.mark.parametrize("act", ["fade", "mirror", "pca"])
-def test_photos_are_moved_and_drawn(capsys, place, act):
+def test_interpolations_are_plotted(capsys, place, act):
     photos = [str(place / "photos" / f"{index}.png") for index in (0, 1)]
     result = run_json(capsys, *looked_at(place, act, *photos))
     with Image.open(place / f"{act}.png") as picture:
         assert min(picture.size) > 200
     if act == "pca":
-        figures = torch.tensor(result["psnr"])  # (K, photos)
-        assert result["components"] == sorted(result["components"]) and bool((figures.mean(1).diff() > 0).all())
+        psnrs = torch.tensor(result["psnr"])  # (K, photos)
+        assert result["components"] == sorted(result["components"]) and bool((psnrs.mean(1).diff() > 0).all())
     else:
         assert result["t"][0] == 0 and result["t"][-1] == {"fade": 1, "mirror": 2}[act]
         assert all(
@@ -85,7 +85,7 @@ def test_photos_are_moved_and_drawn(capsys, place, act):
         assert max(result["correlation_of_mirror"]) < -0.95
 
 
-def test_the_mean_samples_and_mixes_are_drawn(capsys, place):
+def test_mean_samples_and_interpolations_are_plotted(capsys, place):
     assert run_json(capsys, *looked_at(place, "mean"))["std"] < 0.2
     assert len(run_json(capsys, *looked_at(place, "sample", "--count", "3"))["std"]) == 3
     photos = [str(place / "photos" / f"{index}.png") for index in (0, 4)]
@@ -95,7 +95,7 @@ def test_the_mean_samples_and_mixes_are_drawn(capsys, place):
         assert (place / f"{act}.png").stat().st_size > 5_000
 
 
-def test_a_photo_finds_itself_past_an_unreadable_one(capsys, place):
+def test_nearest_neighbour_is_the_photo_itself_and_unreadable_photos_are_skipped(capsys, place):
     photo = place / "photos" / "4.png"
     found = run_json(capsys, *looked_at(place, "neighbours", str(photo), str(place / "photos"), "--count", "2"))
     best, second = found["neighbours"]
@@ -105,12 +105,12 @@ def test_a_photo_finds_itself_past_an_unreadable_one(capsys, place):
     assert "4.png" in capsys.readouterr().out
 
 
-def test_observations_are_printed_and_kept(capsys, place):
+def test_observations_are_printed_and_saved(capsys, place):
     arguments = ["latent", "observe", str(place / "photos"), "--split", "all", "-m", MODEL, "--crop", "64"]
-    kept = place / "observed.json"
-    assert main([*arguments, "-s", str(place / "q.safetensors"), "-o", str(kept)]) == 0
+    saved = place / "observed.json"
+    assert main([*arguments, "-s", str(place / "q.safetensors"), "-o", str(saved)]) == 0
     assert "reverses colours" in capsys.readouterr().out
-    result = json.loads(kept.read_text())
+    result = json.loads(saved.read_text())
     assert result["images"] == 6 and result["fitted_on"] == 24
     assert result["mean"]["share_of_an_image"] < 1 and result["mirror"]["correlation"] < -0.9
     assert result["interpolation"]["psnr_to_pixel_mix"]["0.5"] > 30
@@ -120,7 +120,7 @@ def test_observations_are_printed_and_kept(capsys, place):
     assert fitted_here["fitted_on"] <= 16  # at most four photos of the train split
 
 
-def test_a_photo_and_a_wave_are_filmed(capsys, place):
+def test_photo_and_wave_are_animated(capsys, place):
     photo = str(place / "photos" / "3.png")
     grown = run_json(capsys, "grow", photo, "-m", MODEL, "-o", str(place / "grow.webp"), "--whole")
     assert grown["frames"] == 9 and grown["size"] == [64, 90]
@@ -130,7 +130,7 @@ def test_a_photo_and_a_wave_are_filmed(capsys, place):
     assert "3 frames of 32x32" in capsys.readouterr().out
 
 
-def test_curvature_of_a_masked_model_beside_another(capsys, place):
+def test_curvature_of_two_models(capsys, place):
     MaskedFinola("mf-w720/8x1@4:64+patch", "b").save_pretrained(place / "masked")
     Autoencoder("mf-w720/8x1@4:64").save_pretrained(place / "plain")
     arguments = ["curvature", "skimage:astronaut", "-m", str(place / "plain"), "--beside", str(place / "masked")]
@@ -147,7 +147,7 @@ def test_curvature_of_a_masked_model_beside_another(capsys, place):
         (["latent", "mean", "-s", "none.safetensors", "-o", "mean.png", "-m", MODEL], "finola latent fit"),
         (["latent", "mean", "-s", "none.safetensors", "-o", "mean.doc"], "end its name with one of"),
         (["latent", "fit", "smoke", "-m", MODEL, "-o", "q.safetensors", "--crop", "40"], "--crop 40"),
-        (["latent", "fit", "smoke", "-m", MODEL, "-o", "q.safetensors", "--limit", "0"], "--limit 0"),
+        (["latent", "fit", "smoke", "-m", MODEL, "-o", "q.safetensors", "--limit", "0"], "--limit is 0"),
         (["latent", "fit", "smoke", "-m", MODEL, "-o", "none/q.safetensors", "--limit", "2"], "no folder"),
         (["latent", "observe", "smoke", "-m", MODEL, "-o", "none/q.json"], "no folder"),
         (["latent", "interpolate", "skimage:cat", "skimage:cat", "-m", MODEL, "-o", "a.png", "--steps", "1"], "cat"),
@@ -157,7 +157,7 @@ def test_curvature_of_a_masked_model_beside_another(capsys, place):
         (["curvature", "skimage:chelsea", "-m", MODEL, "-o", "a.png", "--map", "encoder"], "look at z"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, words):
+def test_invalid_input_prints_one_line_and_returns_2(capsys, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     captured = capsys.readouterr()
@@ -165,7 +165,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_verbs_import_nothing_heavy():
+def test_verbs_do_not_import_heavy_packages():
     verbs = "finola.cli.verbs.latent, finola.cli.verbs.grow, finola.cli.verbs.curvature"
     heavy = ["torch", "matplotlib", "rich", "numpy", "PIL"]
     code = f"import sys, {verbs}; sys.exit(any(name in sys.modules for name in {heavy}))"

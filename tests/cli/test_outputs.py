@@ -51,7 +51,7 @@ def test_the_original_beside_a_compressed_photo_is_kept(tmp_path, monkeypatch, c
     ],
     ids=" ".join,
 )
-def test_an_ambiguous_output_is_refused_before_the_work(arguments, tmp_path, monkeypatch, capsys):
+def test_ambiguous_output_is_rejected_before_the_computation(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("sub").mkdir()
     for name in ("a.png", "b.png", "a.jpg", "sub/A.png", "a-beside-original.png"):
@@ -61,7 +61,7 @@ def test_an_ambiguous_output_is_refused_before_the_work(arguments, tmp_path, mon
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_rate_out_of_reach_is_said(tmp_path, capsys):
+def test_unreachable_bit_rate_is_reported(tmp_path, capsys):
     save_photo(torch.rand(3, 64, 64), tmp_path / "noise.png")
     arguments = ["compress", str(tmp_path / "noise.png"), "--model", "waves512", "--json", "--force"]
     for bpp, reached in (("1e-6", False), ("50", True)):
@@ -71,7 +71,7 @@ def test_a_rate_out_of_reach_is_said(tmp_path, capsys):
         assert said.err.count("\n") == (not reached) and ("--bpp 1e-06" in said.err) == (not reached)
 
 
-def test_a_trained_model_is_not_replaced_by_another(tmp_path, monkeypatch, capsys):
+def test_trained_model_is_not_overwritten(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("finola.training.trainer.train", no_training)
     finola.create(WAVES).save_pretrained(tmp_path / "run" / "model")
     arguments = ["train", "smoke", "--out", str(tmp_path / "run")]

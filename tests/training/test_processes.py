@@ -23,17 +23,17 @@ from finola.training.processes import SharedBuffers, environment_plugins, traine
 def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(tmp_path: Path) -> None:
     process = start(tmp_path / "two", "trainer.devices=2", "trainer.max_steps=20")  # 4 images each
     run(tmp_path / "one", "trainer.max_steps=20")  # 8 images
-    _, spoken = process.communicate(timeout=600)
-    assert process.returncode == 0, spoken
+    _, printed = process.communicate(timeout=600)
+    assert process.returncode == 0, printed
     one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
     assert list(one) == list(two) == list(range(20))
     assert all(abs(one[step] - two[step]) < 1e-5 for step in one)
     assert max(abs(one[step] - two[step]) / one[step] for step in one) < 1e-3
     rows = [read_curve(tmp_path / name / "metrics.csv") for name in ("one", "two")]
-    figures = [[row["val/psnr"] for row in curve if "val/psnr" in row] for curve in rows]
-    assert figures[1] == pytest.approx(figures[0], abs=1e-3)  # five photos: three here, two there
-    assert spoken.count("finished at step 20") == 1
-    for name in ("one", "two"):  # and one process goes on where two stopped
+    psnrs = [[row["val/psnr"] for row in curve if "val/psnr" in row] for curve in rows]
+    assert psnrs[1] == pytest.approx(psnrs[0], abs=1e-3)  # five photos: three here, two there
+    assert printed.count("finished at step 20") == 1
+    for name in ("one", "two"):  # one process resumes a run of two
         run(tmp_path / name, "trainer.max_steps=24", resume=True)
     one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
     assert list(two) == list(range(24)) and all(abs(one[step] - two[step]) < 1e-5 for step in one)
@@ -41,7 +41,7 @@ def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(tmp_pat
 
 def test_the_batch_is_shared_among_processes_and_passes() -> None:
     assert per_pass(tiny("data.batch_size=96", "trainer.accumulate=3"), processes=4) == 8
-    with pytest.raises(ValueError, match=r"batch_size=8 cannot be shared among 3 processes and 1 accumulated passes"):
+    with pytest.raises(ValueError, match=r"batch_size=8 .* 3 processes and 1 "):
         per_pass(tiny(), processes=3)
 
 
@@ -77,22 +77,22 @@ def test_batch_norms_are_synchronised_where_several_gpus_train(
     assert trainer_options(tiny(*words).trainer)["sync_batchnorm"] is expected
 
 
-def test_batch_norms_with_statistics_of_their_own_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    def spoken(module: nn.Module, processes: int) -> str:
+def test_unsynchronised_batch_norms_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(module: nn.Module, processes: int) -> str:
         callback = SharedBuffers()
         for _ in range(2):
             callback.on_train_epoch_start(SimpleNamespace(world_size=processes), module)  # type: ignore[arg-type]
         return capsys.readouterr().err
 
     encoder = MobileFormer("mf-w720")
-    assert spoken(encoder, 2).count("SyncBatchNorm needs CUDA") == 1
-    assert spoken(encoder, 1) == ""
-    assert spoken(encoder.eval(), 2) == ""
-    assert spoken(nn.SyncBatchNorm.convert_sync_batchnorm(encoder.train()), 2) == ""
-    assert spoken(finola.create("waves+conv/32x1@4:16"), 2) == ""
+    assert printed(encoder, 2).count("SyncBatchNorm") == 1
+    assert printed(encoder, 1) == ""
+    assert printed(encoder.eval(), 2) == ""
+    assert printed(nn.SyncBatchNorm.convert_sync_batchnorm(encoder.train()), 2) == ""
+    assert printed(finola.create("waves+conv/32x1@4:16"), 2) == ""
 
 
-def test_fewer_validation_photos_than_processes_are_said_before_any_process_starts(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="5 photos to validate, fewer than the 8 processes"):
+def test_fewer_validation_photos_than_processes_are_rejected_before_processes_start(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"5 validation photos.* 8 processes"):
         run(tmp_path / "run", "trainer.devices=8")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""finola VERB …: one file in `finola.cli.verbs` per verb. Nothing heavy is imported before a verb runs."""
+"""Command line `finola VERB …`: one module per verb in `finola.cli.verbs`, heavy imports only when a verb runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import finola
 import finola.cli.verbs
-from finola.cli.output import complain, is_bad_input, sentence
+from finola.cli.output import describe_error, is_bad_input, print_error
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of every verb that `finola.cli.verbs` holds."""
+    """Build the argument parser with all verbs of `finola.cli.verbs`."""
     parser = argparse.ArgumentParser(
-        prog="finola", description="Images as one-way waves: one vector regrows the whole picture."
+        prog="finola", description="FINOLA: reconstruct, compress and analyse images with one-way wave equations."
     )
     parser.add_argument("--version", action="version", version=f"finola {finola.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -33,25 +33,25 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and return its exit code. Bad input is one line on standard error and exit code 2."""
+    """Run a verb and return its exit code. Invalid input prints one line on standard error and returns 2."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a console that cannot show λ shows \u03bb
+        if isinstance(stream, io.TextIOWrapper):  # print \u03bb on consoles that cannot encode λ
             stream.reconfigure(errors="backslashreplace")
     args = build_parser().parse_args(arguments)
     try:
         code: int = args.run(args) or 0
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         _discard_output()
         return 0
     except KeyboardInterrupt:
-        complain(args.verb, "stopped.")
+        print_error(args.verb, "interrupted.")
         return 130
-    except Exception as error:  # of any class, because libraries have their own; a defect is raised again
+    except Exception as error:  # any class, because libraries define their own; defects are re-raised
         if not is_bad_input(error):
             raise
-        complain(args.verb, sentence(error))
+        print_error(args.verb, describe_error(error))
         try:
             sys.stdout.flush()
         except OSError:
@@ -60,5 +60,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Send what is left in the buffer of standard output nowhere; Python would raise once more at exit."""
+    """Redirect standard output to the null device, so that flushing at exit does not raise again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

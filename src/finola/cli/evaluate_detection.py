@@ -1,4 +1,4 @@
-"""What finola evaluate does with a detector or a segmenter: COCO's twelve figures."""
+"""Evaluation of detectors and segmenters by COCO's twelve metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-SHOWN = 5  # sentences on objects that are left out
+from finola.errors import InputError
+
+MAX_MESSAGES = 5  # printed messages on excluded objects
 
 
 def evaluate_objects(args: argparse.Namespace) -> None:
@@ -24,7 +26,7 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     source = evenly(open_data(args.data, args.split).source, args.limit)
     dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
     if not any(category >= 0 for category in dataset.categories):
-        raise ValueError(f"{source.where} has none of the classes of {args.model}, so there is nothing to measure.")
+        raise InputError(f"{source.where} has none of the classes of {args.model}. Use data with matching class names.")
     found = measure(model, dataset, progress(range(len(dataset)), len(dataset), "evaluating", quiet=args.json))
     results = found.pop("results")
     summary: dict[str, Any] = {"model": args.model, "encoder": model.encoder_name, "head": model.head_name}
@@ -39,16 +41,16 @@ def evaluate_objects(args: argparse.Namespace) -> None:
         print_json(summary)
         return
     kinds = [kind for kind in ("boxes", "masks") if kind in summary]
-    body = [(name, *(_shown(summary[kind][name]) for kind in kinds)) for name in FIGURES]
+    body = [(name, *(_format(summary[kind][name]) for kind in kinds)) for name in FIGURES]
     title = f"{model.encoder_name} + {model.head_name} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
-    print_table(title, ["figure", *kinds], body)
-    for sentence in filter(None, (dataset.report(), *summary["left_out"][:SHOWN])):
-        print(sentence)
-    if len(summary["left_out"]) > SHOWN:
-        print(f"… and {len(summary['left_out']) - SHOWN} more photos with such objects; --json lists them.")
+    print_table(title, ["metric", *kinds], body)
+    for message in filter(None, (dataset.report(), *summary["left_out"][:MAX_MESSAGES])):
+        print(message)
+    if len(summary["left_out"]) > MAX_MESSAGES:
+        print(f"… and {len(summary['left_out']) - MAX_MESSAGES} more photos with excluded objects; --json lists them.")
     if args.out:
         print(f"summary.json and results.json written to {args.out}")
 
 
-def _shown(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"

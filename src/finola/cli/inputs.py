@@ -1,10 +1,12 @@
-"""Photos as the verbs that look inside a model want them: a square of whole tiles, from data or from files."""
+"""Arguments and readers for photos that are cropped to whole tiles of a model, from data sets or files."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from finola.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,40 +17,44 @@ if TYPE_CHECKING:
 
 def add_crop(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--crop", type=int, help="cut photos to this square first (default: 256, or the model's size if not in it)"
+        "--crop",
+        type=int,
+        help="side of the centre crop in pixels (default: 256, or the model's size if 256 is not a multiple)",
     )
 
 
 def add_data(parser: argparse.ArgumentParser, split: str) -> None:
-    parser.add_argument("data", nargs="?", help="photos in any form that finola train takes (default: FINOLA_DATA)")
+    parser.add_argument("data", nargs="?", help="photos in any format that finola train reads (default: FINOLA_DATA)")
     parser.add_argument("--split", default=split, help="train, val, test or all (default: %(default)s)")
-    parser.add_argument("--limit", type=int, help="use this many photos only, from all over the data")
+    parser.add_argument("--limit", type=int, help="maximum number of photos, evenly spread over the data")
 
 
 def cropped_size(args: argparse.Namespace, config: ModelConfig) -> tuple[int, int]:
-    """The (height, width) that photos are resized and cut to: whole tiles of the model."""
+    """Size (height, width) of the crops, a multiple of the model's image size."""
     own = config.image_size
     if args.crop is not None:
         if args.crop < 1 or any(args.crop % side for side in own):
-            raise ValueError(f"--crop {args.crop} holds no whole tiles: {config} takes multiples of {max(own)}.")
+            raise InputError(
+                f"--crop {args.crop} is not a multiple of the tile size of {config}. Use a multiple of {max(own)}."
+            )
         return args.crop, args.crop
     return own if any(256 % side for side in own) else (256, 256)
 
 
 def open_cropped(args: argparse.Namespace, config: ModelConfig, split: str) -> PhotoDataset:
-    """The data that `add_data` asked for, every photo cut to one size; with --limit, photos from all over it."""
+    """Open the data set of the arguments of `add_data`, with all photos cropped to one size."""
     from finola.data import CentreCrop, open_data
     from finola.data.sources import evenly
 
     if args.limit is not None and args.limit < 1:
-        raise ValueError(f"--limit {args.limit} leaves no photo: use 1 or more.")
+        raise InputError(f"--limit is {args.limit}, but must be at least 1.")
     data = open_data(args.data, split, transform=CentreCrop(cropped_size(args, config)))
     data.source = evenly(data.source, args.limit)
     return data
 
 
 def readable(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterator[tuple[int, Tensor]]:
-    """Number and pixels, uint8 (3, H, W), of every photo that can be read, with a progress bar."""
+    """Yield index and pixels, uint8 (3, H, W), of every readable photo, with a progress bar."""
     from finola.cli.output import progress
 
     for index in progress(range(len(data)), len(data), what, quiet=args.json):
@@ -58,7 +64,7 @@ def readable(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterato
 
 
 def read_cropped(names: Sequence[str], size: tuple[int, int]) -> Tensor:
-    """Photos by name, cut like those of a data set: (N, 3, *size) in [0, 1]."""
+    """Read photos by name, cropped like those of a data set: (N, 3, *size) in [0, 1]."""
     import numpy as np
     import torch
 

@@ -12,25 +12,24 @@ from typing import Any
 from finola.errors import FinolaError, InputError
 
 WEIGHTS = ("config.json", "model.safetensors")
-"""The files that loading a model's folder reads."""
-
+"""Files read when a model folder is loaded."""
 
 MISMATCH = "in loading state_dict"
-"""How PyTorch's message on weights that do not fit a model begins."""
+"""Part of PyTorch's message for weights that do not match the model."""
 
 
 def is_bad_input(error: Exception) -> bool:
-    """Whether bad input or the machine caused an exception; any other is a defect of this package."""
+    """Whether an exception was caused by invalid input or system resources, rather than a defect of this package."""
     if isinstance(error, FinolaError | ValueError | OSError | MemoryError | RecursionError):
         return True
-    if type(error).__name__ == "SafetensorError":  # named, because importing safetensors here takes long
+    if type(error).__name__ == "SafetensorError":  # compared by name, because importing safetensors is slow
         return True
-    known = ("can't allocate memory", "out of memory", MISMATCH)  # PyTorch has no class of its own for some of these
+    known = ("can't allocate memory", "out of memory", MISMATCH)  # PyTorch has no separate class for some of these
     return isinstance(error, RuntimeError) and any(text in str(error) for text in known)
 
 
-def sentence(error: Exception) -> str:
-    """What went wrong, in one line, with the name of the file if the operating system gave one."""
+def describe_error(error: Exception) -> str:
+    """Describe an exception in one line, with the file name if the operating system reports one."""
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
         file = error.filename2 or error.filename
         return f"{file}: {error.strerror}." if file else f"{error.strerror}."
@@ -38,14 +37,14 @@ def sentence(error: Exception) -> str:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in text):
         return f"Out of memory{f' ({text})' if text else ''}: use a smaller input."
     if isinstance(error, RuntimeError) and MISMATCH in text:
-        return f"The weights do not fit the model of config.json: {str(error).splitlines()[1].strip()}"
+        return f"The weights do not match the model in config.json: {str(error).splitlines()[1].strip()}"
     if isinstance(error, RecursionError):
         return f"The input is nested too deeply ({text})."
     return text or f"{type(error).__name__}."
 
 
-def complain(verb: str, text: str) -> None:
-    """Print one line on standard error."""
+def print_error(verb: str, text: str) -> None:
+    """Print a one-line error message on standard error."""
     print(f"finola {verb}: {text}", file=sys.stderr)
 
 
@@ -56,7 +55,7 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 def input_files(
     photos: Iterable[str | None] = (), data: Iterable[str | None] = (), models: Iterable[str | None] = ()
 ) -> list[Path]:
-    """The files and folders that a command reads, for `finola.files.output_paths`.
+    """Collect the files and folders that a command reads, for `finola.files.output_paths`.
 
     `photos` are files, folders or skimage:NAME; `data` are data sets as `finola.data.open_data` takes them, None being
     FINOLA_DATA; `models` are folders or names.
@@ -75,25 +74,25 @@ def input_files(
 
 
 def output_folder(word: str) -> Path:
-    """The folder that -o names; an `InputError` where it names a file."""
+    """Return the output folder given by -o. Raises InputError if it is a file."""
     from finola.image_io import READ
 
     folder = Path(word).expanduser()
     if folder.is_dir():
         return folder
     if folder.exists() or folder.suffix.lower() in (*READ, ".finola", ".json", ".csv"):
-        raise InputError(f"-o {word} names a file, and a folder is needed here.")
+        raise InputError(f"-o {word} is a file, but this command needs a folder.")
     return folder
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value. NaN and infinities raise, because JSON has no such numbers."""
-    escaped = not (sys.stdout.encoding or "").lower().startswith("utf")  # `main` would escape in Python's way
+    """Print a value as JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
+    escaped = not (sys.stdout.encoding or "").lower().startswith("utf")  # otherwise `main` would use Python escapes
     print(json.dumps(value, indent=2, ensure_ascii=escaped, allow_nan=False))
 
 
-def write_figures(folder: Path, summary: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """summary.json, and images.csv with a line per photo."""
+def write_metrics(folder: Path, summary: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    """Write summary.json, and images.csv with one row per photo."""
     import csv
     import io
 
@@ -108,7 +107,7 @@ def write_figures(folder: Path, summary: dict[str, Any], rows: Sequence[dict[str
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A short table: the first column to the left, the others to the right."""
+    """Print a table with the first column left-aligned and the others right-aligned."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -118,8 +117,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if number else "left", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    wide = None if sys.stdout.isatty() else 110  # nobody reads a file through a narrow window
-    Console(width=wide).print(table)
+    width = None if sys.stdout.isatty() else 110  # fixed width for files and pipes
+    Console(width=width).print(table)
 
 
 def progress(items: Iterable[Any], total: int, what: str, quiet: bool = False) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""Training: one recipe, one Lightning Trainer, one thin module per task; a run can be killed at any step and resumed.
+"""Training: a recipe configures a Lightning Trainer and one module per task. Runs resume exactly from any step.
 
 >>> from finola.training import load_recipe, train
 >>> train(load_recipe("smoke", ["schedule.epochs=2"]), "runs/smoke")     # doctest: +SKIP
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from finola.training.trainer import Outcome as Outcome
     from finola.training.trainer import train as train
 
-_HOMES = {
+_MODULES = {
     "Outcome": "finola.training.trainer",
     "Recipe": "finola.training.config",
     "export": "finola.training.model_export",
@@ -29,7 +29,7 @@ __all__ = ["Outcome", "Recipe", "export", "list_recipes", "load_recipe", "train"
 
 
 def __getattr__(name: str) -> object:
-    """Reading a recipe needs neither torch nor Lightning, so they load on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"finola.training has no {name!r}; its names are {', '.join(_HOMES)}.")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    """Import public names on first use: reading a recipe needs neither torch nor Lightning."""
+    if name not in _MODULES:
+        raise AttributeError(f"finola.training has no attribute {name!r}; available: {', '.join(_MODULES)}.")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""Checkpoint files: written beside their target and renamed, one generation kept, verified before they are read."""
+"""Checkpoint files: atomic writes, one previous generation, and a checksum that is verified before reading."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch import Tensor
 from finola.errors import CorruptFileError
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
-MARK = b"finola sha256 "
-SEAL = len(MARK) + hashlib.sha256().digest_size
-NEEDED = ("global_step", "state_dict", "optimizer_states", "loops")  # what a run cannot be resumed without
+CHECKSUM_MARKER = b"finola sha256 "
+TRAILER_SIZE = len(CHECKSUM_MARKER) + hashlib.sha256().digest_size
+REQUIRED_KEYS = ("global_step", "state_dict", "optimizer_states", "loops")  # needed to resume a run
 
 
 class PlainCheckpointIO(CheckpointIO):
-    """How Lightning's Trainer writes and reads checkpoints here."""
+    """Checkpoint plugin of Lightning's Trainer that uses `write_checkpoint` and `read_checkpoint`."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         write_checkpoint(checkpoint, Path(path))
@@ -35,25 +35,25 @@ class PlainCheckpointIO(CheckpointIO):
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write tensors and plain values. A former `last.ckpt` becomes `previous.ckpt`, and there is always a last one."""
+    """Atomically write a checkpoint of tensors and plain values. An existing `last.ckpt` becomes `previous.ckpt`."""
     content = plain(checkpoint)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        with beside.open("w+b") as file:
+        with temporary.open("w+b") as file:
             _save(content, file)
-            _seal(file)
+            _append_checksum(file)
             file.flush()
             os.fsync(file.fileno())
         if path.name == LAST and path.exists():
             link(path, path.with_name(PREVIOUS))
-        os.replace(beside, path)
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 class _Recorder:
-    """A file for torch.save, which reports a failed write as a RuntimeError without its cause."""
+    """File wrapper that stores the OSError of a failed write, which torch.save replaces by a RuntimeError."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -80,21 +80,21 @@ def _save(content: dict[str, Any], file: IO[bytes]) -> None:
         raise
 
 
-def _seal(file: IO[bytes]) -> None:
-    """Append a SHA-256 of everything before it as the comment of the zip archive that torch.save has written.
+def _append_checksum(file: IO[bytes]) -> None:
+    """Append the SHA-256 of all preceding bytes as the comment of the zip archive written by torch.save.
 
-    The checksums of a zip archive cover its members, not its directory; this one covers every byte. The file remains
-    a valid archive for torch.load.
+    The checksums of a zip archive cover its members, but not its directory; this one covers every byte. torch.load can
+    still read the file.
     """
     file.seek(-2, os.SEEK_END)
     if file.read(2) != b"\0\0":
-        raise RuntimeError("torch.save wrote an archive with a comment, in whose place the checksum belongs.")
+        raise RuntimeError("torch.save wrote an archive with a comment, so the checksum cannot be appended.")
     file.seek(-2, os.SEEK_END)
-    file.write(SEAL.to_bytes(2, "little"))
+    file.write(TRAILER_SIZE.to_bytes(2, "little"))
     size = file.tell()
     digest = _digest(file, size)
     file.seek(size)
-    file.write(MARK + digest)
+    file.write(CHECKSUM_MARKER + digest)
 
 
 def _digest(file: IO[bytes], size: int) -> bytes:
@@ -108,23 +108,23 @@ def _digest(file: IO[bytes], size: int) -> bytes:
 
 
 def link(path: Path, target: Path) -> None:
-    """Let `target` name the same file; where links are unknown, the file moves there."""
-    beside = target.with_name(f".{target.name}.part")
-    beside.unlink(missing_ok=True)
+    """Atomically hard-link `path` as `target`. On file systems without links, the file is moved."""
+    temporary = target.with_name(f".{target.name}.part")
+    temporary.unlink(missing_ok=True)
     try:
-        os.link(path, beside)
+        os.link(path, temporary)
     except OSError:
-        beside = path
-    os.replace(beside, target)
+        temporary = path
+    os.replace(temporary, target)
 
 
 def read_checkpoint(path: Path, *, mmap: bool = False) -> dict[str, Any]:
-    """The content of a checkpoint on the CPU; CorruptFileError where any byte differs from what was written.
+    """Read a checkpoint to the CPU. Raises CorruptFileError if any byte was changed after writing.
 
     Only tensors and plain values are read (`weights_only=True`), and only after the checksum has been verified. With
-    `mmap` tensors stay in the file until they are used.
+    `mmap`, tensors are memory-mapped.
     """
-    problem = damage(path)
+    problem = find_corruption(path)
     if problem:
         raise CorruptFileError(f"{path} cannot be read as a checkpoint: {problem}.")
     try:
@@ -133,30 +133,36 @@ def read_checkpoint(path: Path, *, mmap: bool = False) -> dict[str, Any]:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise CorruptFileError(f"{path} cannot be read as a checkpoint: {reason}.") from error
     if not isinstance(content, dict):
-        raise CorruptFileError(f"{path} cannot be read as a checkpoint: it holds a {type(content).__name__}.")
+        raise CorruptFileError(
+            f"{path} cannot be read as a checkpoint: it contains a {type(content).__name__}, not a dictionary."
+        )
     return content
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint's file, by the checksum of all its bytes; None when it is as it was written."""
+def find_corruption(path: Path) -> str | None:
+    """Verify the checksum of a checkpoint file and return a description of the problem, or None if it is intact."""
     try:
         with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END) - SEAL
+            size = file.seek(0, os.SEEK_END) - TRAILER_SIZE
             if size < 0:
                 return "it is truncated"
             file.seek(size)
-            seal = file.read(SEAL)
-            if not seal.startswith(MARK):
-                return "it is truncated or damaged, or finola did not write it: its checksum is missing"
-            return None if _digest(file, size) == seal[len(MARK) :] else "it is damaged: its checksum does not match"
+            trailer = file.read(TRAILER_SIZE)
+            if not trailer.startswith(CHECKSUM_MARKER):
+                return "the checksum is missing: it is truncated or damaged, or was not written by finola"
+            return (
+                None
+                if _digest(file, size) == trailer[len(CHECKSUM_MARKER) :]
+                else "it is damaged: the checksum does not match"
+            )
     except OSError as error:
         return f"it cannot be opened ({error.strerror or error})"
 
 
 def find_resumable(folder: Path) -> tuple[Path | None, int, str]:
-    """The newest intact checkpoint of a run, its step, and a sentence when it is not the last one.
+    """Return the newest intact checkpoint of a run, its step, and a message if it is not `last.ckpt`.
 
-    (None, 0, "") in a new folder.
+    Returns (None, 0, "") if the directory has no checkpoint. Raises CorruptFileError if all checkpoints are damaged.
     """
     problems: list[str] = []
     for name in (LAST, PREVIOUS):
@@ -168,25 +174,27 @@ def find_resumable(folder: Path) -> tuple[Path | None, int, str]:
         except CorruptFileError as error:
             problems.append(str(error))
             continue
-        return path, step, f"{' '.join(problems)} Resuming from {name}, the one before it." if problems else ""
+        return path, step, f"{' '.join(problems)} Resuming from {name} instead." if problems else ""
     if problems:
-        raise CorruptFileError(f"{' '.join(problems)} No older checkpoint is left; start again with another --out.")
+        raise CorruptFileError(
+            f"{' '.join(problems)} No intact checkpoint exists in {folder}: start a new run with another --out."
+        )
     return None, 0, ""
 
 
 def _step_of(path: Path) -> int:
-    """The step of a checkpoint that a run can be resumed from."""
+    """Step of a checkpoint. Raises CorruptFileError if entries needed to resume are missing."""
     content = read_checkpoint(path, mmap=True)
-    missing = [key for key in NEEDED if key not in content]
+    missing = [key for key in REQUIRED_KEYS if key not in content]
     step = content.get("global_step")
     if missing or not isinstance(step, int):
-        what = f"it has no {', '.join(missing)}" if missing else f"its global_step is {step!r}"
-        raise CorruptFileError(f"{path} cannot be resumed from: {what}.")
+        problem = f"it has no {', '.join(missing)}" if missing else f"its global_step is {step!r}"
+        raise CorruptFileError(f"Cannot resume from {path}: {problem}.")
     return step
 
 
 def plain(value: Any, where: str = "checkpoint") -> Any:
-    """The same with tensors, numbers, strings, lists, tuples and dictionaries only; TypeError names anything else."""
+    """Convert to tensors, numbers, strings, lists, tuples and dictionaries. Raises TypeError for other types."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Tensor):
@@ -199,4 +207,6 @@ def plain(value: Any, where: str = "checkpoint") -> Any:
     if isinstance(value, list | tuple):
         items = [plain(item, f"{where}.{number}") for number, item in enumerate(value)]
         return items if isinstance(value, list) else tuple(items)
-    raise TypeError(f"{where} is a {type(value).__name__}; a checkpoint holds tensors and plain values only.")
+    raise TypeError(
+        f"{where} has type {type(value).__name__}, but checkpoints can contain only tensors and plain values."
+    )

@@ -1,4 +1,4 @@
-"""When a checkpoint is written: now and then, at the end of an epoch, at the best PSNR, and when a signal says stop."""
+"""Callback that writes checkpoints: periodically, after each epoch, at the best validation metric, and on signals."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from finola.training.run_directory import RECIPE
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that stop a run with a checkpoint, those that this platform has: Windows has no SIGUSR1."""
+    """Signals that stop a run after writing a checkpoint, as far as the platform has them: Windows lacks SIGUSR1."""
     return [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 
 
 class Interrupted(Exception):
-    """A signal stopped the run; `last.ckpt` is of this very step."""
+    """Raised when a signal stops the run, after `last.ckpt` was written for this step."""
 
     def __init__(self, signal_name: str, step: int) -> None:
         super().__init__(f"stopped by {signal_name} at step {step}")
         self.step, self.signal_name = step, signal_name
 
 
-class Saving(Checkpoint):
-    """Writes the recipe, `last.ckpt` and `best.ckpt`, after the other callbacks, whose state is saved up to date."""
+class CheckpointWriter(Checkpoint):
+    """Write the recipe, `last.ckpt` and `best.ckpt`, after all other callbacks, so that the saved state is current."""
 
-    state_key = "Saving"
+    state_key = "Saving"  # the key in checkpoint files
 
-    def __init__(self, folder: Path, recipe: Recipe, figure: str = "val/psnr") -> None:
-        self.folder, self.figure, self.recipe = folder, figure, recipe
+    def __init__(self, folder: Path, recipe: Recipe, monitor: str = "val/psnr") -> None:
+        self.folder, self.monitor, self.recipe = folder, monitor, recipe
         self.section, self.max_steps = recipe.checkpoint, recipe.trainer.max_steps
         self.best: float | None = None
         self.best_step = 0
         self._signal: str | None = None
         self._saved_at = clock.now()
         self._step = -1
-        self._validated = self._stopped_inside = False
+        self._validated = self._stopped_mid_epoch = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._step, self._validated = clock.now(), trainer.global_step, False
         pl_module.skip_validation = False  # type: ignore[assignment]
-        if trainer.is_global_zero:  # not before: what cannot run leaves no trace, and no run is resumed with it
+        if trainer.is_global_zero:  # only now, so that a run that fails to start leaves no recipe behind
             save_recipe(self.recipe, self.folder / RECIPE)
         self._limit_steps(trainer)
         if threading.current_thread() is threading.main_thread():
-            for number in stop_signals():  # Lightning puts the former handlers back when the run ends
-                signal.signal(number, self._note)
+            for number in stop_signals():  # Lightning restores the previous handlers at the end of the run
+                signal.signal(number, self._on_signal)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -63,10 +63,10 @@ class Saving(Checkpoint):
             return
         self._step = trainer.global_step
         self._limit_steps(trainer)
-        stop, due = self._agree(trainer, self._signal is not None), self._due(trainer)
+        stop, due = self._any_process(trainer, self._signal is not None), self._due(trainer)
         if batch_idx + 1 >= trainer.num_training_batches:
-            return  # the end of the epoch follows at once
-        self._stopped_inside = trainer.should_stop
+            return  # on_train_epoch_end follows immediately
+        self._stopped_mid_epoch = trainer.should_stop
         if stop or due or trainer.should_stop:
             self._save(trainer)
         if stop:
@@ -77,19 +77,19 @@ class Saving(Checkpoint):
             pl_module.skip_validation = True  # type: ignore[assignment]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._validated = not self._agree(trainer, self._signal is not None)
+        self._validated = not self._any_process(trainer, self._signal is not None)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        value = trainer.callback_metrics.get(self.figure)
+        value = trainer.callback_metrics.get(self.monitor)
         better = self._validated and value is not None and (self.best is None or float(value) > self.best)
         self._validated = False
         if better and value is not None:
             self.best, self.best_step = float(value), trainer.global_step
-        if not self._stopped_inside:  # else the last checkpoint is the one of that step, from which a run can go on
+        if not self._stopped_mid_epoch:  # otherwise keep the checkpoint of that step, which can be resumed
             self._save(trainer)
         if better:
             trainer.save_checkpoint(self.folder / BEST, weights_only=False)
-        if self._agree(trainer, self._signal is not None):
+        if self._any_process(trainer, self._signal is not None):
             raise Interrupted(self._signal or "a signal", trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,23 +98,23 @@ class Saving(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt  # asked twice: at once, without a checkpoint
+            raise KeyboardInterrupt  # second Ctrl-C: stop immediately, without a checkpoint
         self._signal = signal.Signals(number).name
 
     def _limit_steps(self, trainer: Trainer) -> None:
-        # Not Lightning's max_steps, under which a finished epoch counts as interrupted when it is resumed.
+        # Lightning's max_steps is not used: on resume it treats a finished epoch as interrupted.
         if self.max_steps is not None and trainer.global_step >= self.max_steps:
             trainer.should_stop = True
 
     def _due(self, trainer: Trainer) -> bool:
         steps, minutes = self.section.every_steps, self.section.every_minutes
         by_steps = steps > 0 and self._step % steps == 0
-        return by_steps or self._agree(trainer, minutes > 0 and clock.now() - self._saved_at >= 60 * minutes)
+        return by_steps or self._any_process(trainer, minutes > 0 and clock.now() - self._saved_at >= 60 * minutes)
 
-    def _agree(self, trainer: Trainer, decision: bool) -> bool:
-        """Whether any process says so: all of them write a checkpoint together or not at all."""
+    def _any_process(self, trainer: Trainer, decision: bool) -> bool:
+        """Whether the decision is true in any process, since all processes must write a checkpoint together."""
         return decision if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(decision, all=False)
 
     def _save(self, trainer: Trainer) -> None:

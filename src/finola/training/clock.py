@@ -1,4 +1,4 @@
-"""The time of a run: `now`, which all of training reads, and how much of `trainer.max_time` is gone."""
+"""Wall-clock time of a run: `now`, and a callback that enforces `trainer.max_time`."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 def now() -> float:
-    """Seconds on a clock that never runs backwards. Tests replace it to make time pass as they want."""
+    """Return monotonic time in seconds. All training code uses this function, so that tests can replace it."""
     return time.monotonic()
 
 
 class Clock(Callback):
-    """Counts wall-clock time over all parts of a resumed run, by the first process's watch, and ends it in time."""
+    """Accumulate wall-clock time over all parts of a resumed run and stop training at the time limit.
+
+    With several processes, the time of rank 0 is used everywhere.
+    """
 
     state_key = "Clock"
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self._before = 0.0
-        self._begin: float | None = None
+        self._previous = 0.0
+        self._start: float | None = None
 
     @property
     def elapsed(self) -> float:
-        """Seconds of training so far, validation included."""
-        return self._before + (0.0 if self._begin is None else now() - self._begin)
+        """Seconds of training so far, including validation."""
+        return self._previous + (0.0 if self._start is None else now() - self._start)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._begin = now()
-        self._tell(trainer, pl_module)
+        self._start = now()
+        self._update(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        self._tell(trainer, pl_module)
+        self._update(trainer, pl_module)
 
-    def _tell(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _update(self, trainer: Trainer, pl_module: LightningModule) -> None:
         share = self.elapsed / self.limit
         if trainer.world_size > 1:
             share = float(trainer.strategy.broadcast(share))
@@ -47,4 +50,4 @@ class Clock(Callback):
         return {"elapsed": self.elapsed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._before = float(state_dict["elapsed"])
+        self._previous = float(state_dict["elapsed"])

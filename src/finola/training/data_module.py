@@ -1,4 +1,4 @@
-"""The photos of a recipe as Lightning asks for them: a train and a val loader for this process."""
+"""Lightning data module: training and validation loaders of a recipe for the current process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from finola.data.sources import evenly
 from finola.errors import InputError
 from finola.training.config import ON_ENCODERS, ON_OBJECTS, DataSection, Recipe
 
-PATIENCE = 30  # seconds that a worker lives on after SIGTERM
+WORKER_GRACE_PERIOD = 30  # seconds between SIGTERM and the end of a loader worker
 
 
 class Photos(LightningDataModule):
-    """Opened once per process; the batch of the recipe is shared out among processes and accumulated passes."""
+    """Training and validation photos of a recipe.
+
+    `data.batch_size` is divided among processes and gradient-accumulation passes.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
@@ -53,16 +56,16 @@ class Photos(LightningDataModule):
             path, split, transform=transform, seed=self.recipe.seed, crops_per_image=crops, augment=augment
         )
         if limit is not None and limit < 1:
-            raise ValueError(f"data.limit and data.val_limit are at least 1, not {limit}.")
+            raise InputError(f"data.limit and data.val_limit must be at least 1, but one is {limit}.")
         dataset.source = evenly(dataset.source, limit)
         return dataset
 
     def check_processes(self, processes: int) -> None:
-        """Raise InputError where a process would have no photo to validate."""
+        """Raise InputError if there are fewer validation photos than processes."""
         if len(self.val) < processes:
             raise InputError(
-                f"{self.val.source.where} has {len(self.val)} photos to validate, fewer than the {processes} "
-                "processes: add photos, raise data.val_limit, or lower trainer.devices."
+                f"{self.val.source.where} has {len(self.val)} validation photos, fewer than the {processes} processes. "
+                "Add photos, raise data.val_limit, or lower trainer.devices."
             )
 
     def train_dataloader(self) -> Loader:
@@ -74,13 +77,14 @@ class Photos(LightningDataModule):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimisation steps of one epoch, over all processes; what remains after the last full batch is left out."""
+        """Number of optimisation steps per epoch. Photos after the last full batch are dropped."""
         accumulate = self.recipe.trainer.accumulate
         photos = per_pass(self.recipe, self._processes) * self._processes // self.recipe.data.crops_per_image
         return -(-(len(self.train) // max(1, photos)) // accumulate)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        return batch._replace(images=batch.images.float().div_(255))  # bytes travel to the device, not floats
+        # Convert on the device: transferring bytes is cheaper than transferring floats.
+        return batch._replace(images=batch.images.float().div_(255))
 
     @property
     def _processes(self) -> int:
@@ -102,33 +106,34 @@ class Photos(LightningDataModule):
 
 
 def outlive_signals(worker: int) -> None:
-    """Keep a loader's worker alive while the main process writes its checkpoint: a signal to the job reaches both.
+    """Delay the termination of a loader worker, so that the main process can write its checkpoint.
 
-    Windows has no alarm; there SIGTERM ends a worker at once.
+    A signal sent to the job reaches the main process and its workers. Windows has no alarm, so SIGTERM terminates
+    workers immediately there.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     alarm = getattr(signal, "alarm", None)
     if alarm is not None:
-        signal.signal(signal.SIGTERM, lambda *_: alarm(PATIENCE) and None)
+        signal.signal(signal.SIGTERM, lambda *_: alarm(WORKER_GRACE_PERIOD) and None)
 
 
 def per_pass(recipe: Recipe, processes: int) -> int:
-    """Images that one process takes through the model at once.
+    """Number of images per forward pass of one process.
 
     >>> per_pass(Recipe(), processes=8)
     16
     """
     batch, shares = recipe.data.batch_size, processes * recipe.trainer.accumulate
     if batch % shares:
-        raise ValueError(
-            f"data.batch_size={batch} cannot be shared among {processes} processes and {recipe.trainer.accumulate} "
-            f"accumulated passes; take a multiple of {shares}."
+        raise InputError(
+            f"data.batch_size={batch} cannot be divided among {processes} processes and {recipe.trainer.accumulate} "
+            f"accumulated passes. Use a multiple of {shares}."
         )
     return batch // shares
 
 
 def image_size(recipe: Recipe) -> tuple[int, int]:
-    """The side of the model's images: its own, or `data.size` where the model is an encoder that takes any."""
+    """Size (height, width) of the model's input; for tasks on an encoder, that of `data.size` or `objects`."""
     if recipe.task in ON_OBJECTS:
         return recipe.objects.short[1], recipe.objects.long
     if recipe.task in ON_ENCODERS:
@@ -137,10 +142,13 @@ def image_size(recipe: Recipe) -> tuple[int, int]:
 
 
 def train_transform(data: DataSection, model_size: tuple[int, int]) -> Transform:
-    """The crop that a recipe's data section names."""
+    """Build the training crop of a recipe's data section."""
     size = (data.size, data.size) if data.size else model_size
     if data.crop == "resized":
         if len(data.scale) != 2:
-            raise ValueError(f"data.scale is {data.scale}; it is two shares of the area, such as [0.08, 1.0].")
+            raise InputError(
+                f"data.scale is {data.scale}, but must be the smallest and largest relative crop area, "
+                "such as [0.08, 1.0]."
+            )
         return RandomResizedCrop(size, scale=(data.scale[0], data.scale[1]), flip=data.flip)
     return RandomCrop(size, flip=data.flip) if data.crop == "random" else CentreCrop(size)

@@ -1,4 +1,4 @@
-"""A running mean of the weights (EMA): what is validated and exported when `trainer.ema` is set."""
+"""Exponential moving average (EMA) of the weights, validated and exported if `trainer.ema` is set."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ KEY = "EMA"
 
 
 class EMA(Callback):
-    """mean ← d·mean + (1 − d)·weights after every step, with d rising to `decay` from a tenth at the start.
+    """Update mean ← d·mean + (1 − d)·weights after every step, where d increases from about 0.1 to `decay`.
 
-    The mean takes the weights' place during validation; checkpoints keep both.
+    Validation uses the averaged weights. Checkpoints contain both.
     """
 
     state_key = KEY
@@ -26,13 +26,15 @@ class EMA(Callback):
         self.decay = decay
         self.steps = 0
         self.mean: dict[str, Tensor] = {}
-        self._kept: dict[str, Tensor] = {}
+        self._trained_weights: dict[str, Tensor] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         weights = _weights(pl_module)
         loaded = self.mean or weights
         if not same_shapes(loaded, weights):
-            raise CorruptFileError("The running mean (EMA) in the checkpoint is that of another model.")
+            raise CorruptFileError(
+                "The EMA weights in the checkpoint do not match the names and shapes of the model's weights."
+            )
         self.mean = {name: loaded[name].detach().clone().to(value.device) for name, value in weights.items()}
 
     @torch.no_grad()
@@ -49,13 +51,13 @@ class EMA(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.mean:
-            self._kept = {name: value.detach().clone() for name, value in _weights(pl_module).items()}
+            self._trained_weights = {name: value.detach().clone() for name, value in _weights(pl_module).items()}
             _load(pl_module, self.mean)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._kept:
-            _load(pl_module, self._kept)
-            self._kept = {}
+        if self._trained_weights:
+            _load(pl_module, self._trained_weights)
+            self._trained_weights = {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "mean": self.mean}

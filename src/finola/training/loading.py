@@ -1,4 +1,4 @@
-"""A recipe from a bundled name or a YAML file, with `key=value` overrides; what is wrong is said in one sentence."""
+"""Load recipes from a bundled name or a YAML file, with `key=value` overrides and one-line error messages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from finola.config import nearest
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
 from finola.files import write_text
 from finola.training.config import Recipe, check
-from finola.training.parsing import LARGEST_FILE, parse_setting, shown
+from finola.training.parsing import MAX_FILE_SIZE, parse_setting, shown
 
 BUNDLED = Path(__file__).parents[1] / "recipes"
-MOST_SETTINGS = 500
-LONGEST_KEY = 200
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+MAX_SETTINGS = 500
+MAX_KEY_LENGTH = 200
+_TYPE_NAMES = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a bundled name (`finola train --list`) or a YAML file, changed by overrides such as `seed=1`.
+    """Load a bundled recipe by name (`finola train --list`) or a YAML file, and apply overrides such as `seed=1`.
 
-    A file may name another as its `base`, whose settings it changes.
+    A file can inherit from another recipe by its `base` key.
 
     >>> load_recipe("smoke", ["schedule.epochs=2"]).schedule.epochs
     2
@@ -42,14 +42,14 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
-            raise InputError(f"{shown(override)} is no override; write key=value, such as schedule.epochs=20.")
+            raise InputError(f"Invalid override {shown(override)}. Write key=value, such as schedule.epochs=20.")
         value = parse_setting(text, f"The override {shown(override)}")
-        # A section given whole, as in optimiser.groups={}, replaces what a file said about it.
+        # Overriding a whole section, as in optimiser.groups={}, replaces all its settings.
         settings = {k: v for k, v in settings.items() if not k.startswith(f"{key}.")}
         settings |= {k: (v, "the command line") for k, v in _leaves({key: value})}
     settings.pop("base", None)
-    if len(settings) > MOST_SETTINGS:
-        raise InputError(f"{path} has {len(settings)} settings, and {MOST_SETTINGS} are the most.")
+    if len(settings) > MAX_SETTINGS:
+        raise InputError(f"{path} has {len(settings)} settings; the maximum is {MAX_SETTINGS}.")
     for key, (value, where) in settings.items():
         _check_key(key, value, where)
     try:
@@ -58,7 +58,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         for key, (value, where) in settings.items():
             _check_type(key, value, where)
-        raise InputError(f"{path} is no recipe: {str(error).splitlines()[0]}.") from error
+        raise InputError(f"{path} is not a valid recipe: {str(error).splitlines()[0]}.") from error
     recipe.name = recipe.name or name_of(path)
     return check(recipe)
 
@@ -67,70 +67,72 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def _schema() -> Any:
     from omegaconf import OmegaConf
 
-    return OmegaConf.structured(Recipe)  # slow to make, quick to copy
+    return OmegaConf.structured(Recipe)  # slow to create, fast to copy
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Write the resolved recipe as YAML; `load_recipe` reads it back."""
+    """Write the resolved recipe as YAML, in the format that `load_recipe` reads."""
     from omegaconf import OmegaConf
 
     write_text(path, OmegaConf.to_yaml(OmegaConf.structured(recipe)))
 
 
 def list_recipes() -> list[str]:
-    """The bundled recipes by name; files that begin with an underscore are bases of others."""
+    """Names of the bundled recipes. Files starting with an underscore are bases of other recipes and not listed."""
     return sorted(name_of(path) for path in BUNDLED.rglob("[!_]*.yaml"))
 
 
 def find(source: str | Path) -> Path:
-    """The file of a bundled name or a path."""
-    path = Path(os.path.expanduser(source))  # Path.expanduser raises where a user is not known
+    """Resolve a bundled name or a path to the recipe file."""
+    path = Path(os.path.expanduser(source))  # Path.expanduser raises for unknown users
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise MissingFileError(f"there is no recipe file {path}; check the path, or see finola train --list.")
+            raise MissingFileError(
+                f"Recipe file {path} does not exist. Check the path, or list recipes with finola train --list."
+            )
         return path
     bundled = BUNDLED / f"{source}.yaml"
     if not bundled.is_file():
-        raise UnknownNameError(f"there is no recipe {shown(source)}: {nearest(str(source), list_recipes())}")
+        raise UnknownNameError(f"Unknown recipe {shown(source)}: {nearest(str(source), list_recipes())}")
     return bundled
 
 
 def name_of(path: Path) -> str:
-    """`paper/resolution/3072x1@16` for a bundled file, the file's own name for another."""
+    """Name of a recipe: `paper/resolution/3072x1@16` for a bundled file, otherwise the file name without suffix."""
     path = path.resolve()
     inside = path.relative_to(BUNDLED.resolve()) if path.is_relative_to(BUNDLED.resolve()) else Path(path.name)
     return inside.with_suffix("").as_posix()
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """Every setting by its dotted name."""
+    """Flatten a recipe to a dictionary from dotted keys to values."""
     return dict(_leaves(dataclasses.asdict(recipe)))
 
 
 def _with_bases(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The file, its base, the base of that, …, each with its settings."""
+    """Read the file and its chain of bases, each with its settings."""
     chain = [(path, _read(path))]
     while base := chain[-1][1].get("base"):
         last = chain[-1][0]
         found = _find_base(base, last)
         if any(found.resolve() == file.resolve() for file, _ in chain):
-            raise InputError(f"{last} has {base} as its base, which is based on it in turn.")
+            raise InputError(f"Circular base: {last} has base {base}, which is derived from it.")
         chain.append((found, _read(found)))
     return chain
 
 
 def _find_base(base: Any, file: Path) -> Path:
-    """A file beside the one that names it, or a bundled recipe."""
+    """Resolve a base to a file in the same folder or a bundled recipe."""
     if not isinstance(base, str) or not Path(base).name or len(base) > 200 or "\0" in base:
-        raise InputError(f"{file} has {shown(base)} as its base, which is the name of no recipe.")
+        raise InputError(f"{file} has base {shown(base)}, which is not a valid recipe name.")
     beside = (file.parent / base).with_suffix(".yaml")
     return beside if beside.is_file() else find(base)
 
 
 def _read(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise CorruptFileError(f"{path} is no recipe: it has {size} bytes, and {LARGEST_FILE} are the most.")
+    if size > MAX_FILE_SIZE:
+        raise CorruptFileError(f"{path} is not a recipe: it has {size} bytes; the maximum is {MAX_FILE_SIZE}.")
     try:
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
@@ -139,7 +141,9 @@ def _read(path: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise CorruptFileError(f"{path} is no recipe: it holds {type(content).__name__}, not settings by name.")
+        raise CorruptFileError(
+            f"{path} is not a recipe: it contains a {type(content).__name__}, not a mapping of settings."
+        )
     return content
 
 
@@ -152,7 +156,7 @@ def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _nest(settings: dict[str, Any]) -> dict[str, Any]:
-    """The way back from `_leaves`."""
+    """Inverse of `_leaves`."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         *sections, last = key.split(".")
@@ -164,24 +168,24 @@ def _nest(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_key(key: str, value: Any, where: str) -> None:
-    """One sentence for a key that no recipe has, or that needs a value."""
-    wanted = _type_of(key) if len(key) <= LONGEST_KEY else None
-    if wanted is None:
-        raise InputError(f"{where} sets {shown(key)}, which no recipe has: {_nearest_key(key)}")
-    if value is None and not _allows_none(wanted):
-        raise InputError(f"{where} leaves {key} empty, but {_describe(wanted)} is wanted.")
-    # OmegaConf does not look at the type of lists and sections inside a list.
-    items = value if typing.get_origin(wanted) is list and isinstance(value, list) else []
+    """Raise InputError for an unknown key or a missing value."""
+    expected = _type_of(key) if len(key) <= MAX_KEY_LENGTH else None
+    if expected is None:
+        raise InputError(f"Unknown setting {shown(key)} in {where}: {_nearest_key(key)}")
+    if value is None and not _allows_none(expected):
+        raise InputError(f"{where} sets {key} to nothing, but {_describe(expected)} is expected.")
+    # OmegaConf does not check the type of lists and sections inside a list.
+    items = value if typing.get_origin(expected) is list and isinstance(value, list) else []
     if any(item is None or isinstance(item, list | dict) for item in items):
-        raise InputError(f"{where} sets {key} to {shown(value)}, but {_describe(wanted)} is wanted.")
-    if dataclasses.is_dataclass(wanted) and not isinstance(value, dict):
-        example = f"{key}.{next(iter(typing.get_type_hints(wanted)))}"
+        raise InputError(f"{where} sets {key} to {shown(value)}, but {_describe(expected)} is expected.")
+    if dataclasses.is_dataclass(expected) and not isinstance(value, dict):
+        example = f"{key}.{next(iter(typing.get_type_hints(expected)))}"
         got = f"{shown(value)} ({type(value).__name__})"
-        raise InputError(f"{where} sets {key} to {got}, but it is a section of settings such as {example}.")
+        raise InputError(f"{where} sets {key} to {got}, but it is a section with settings such as {example}.")
 
 
 def _check_type(key: str, value: Any, where: str) -> None:
-    """One sentence for a value of the wrong type."""
+    """Raise InputError for a value of the wrong type."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -189,12 +193,12 @@ def _check_type(key: str, value: Any, where: str) -> None:
         OmegaConf.to_object(OmegaConf.merge(_schema(), _nest({key: value})))
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         got = f"{shown(value)} ({type(value).__name__})"
-        raise InputError(f"{where} sets {key} to {got}, but {_describe(_type_of(key))} is wanted.") from error
+        raise InputError(f"{where} sets {key} to {got}, but {_describe(_type_of(key))} is expected.") from error
 
 
 @cache
 def _type_of(key: str) -> Any:
-    """The annotation of a dotted key; None where no recipe has it."""
+    """Type annotation of a dotted key, or None if the key is unknown."""
     kind: Any = Recipe
     for part in key.split("."):
         if typing.get_origin(kind) is dict:
@@ -215,13 +219,13 @@ def _describe(kind: Any) -> str:
     if isinstance(kind, types.UnionType):
         return f"{_describe(next(k for k in typing.get_args(kind) if k is not type(None)))} or nothing"
     if typing.get_origin(kind) is list:
-        item = {float: "numbers", int: "whole numbers", str: "texts"}[typing.get_args(kind)[0]]
+        item = {float: "numbers", int: "integers", str: "strings"}[typing.get_args(kind)[0]]
         return f"a list of {item}"
-    return _WORDS.get(kind, "a section of settings")
+    return _TYPE_NAMES.get(kind, "a section of settings")
 
 
 def known_keys(kind: Any = Recipe, prefix: str = "") -> list[str]:
-    """Every dotted key; a name of one's own stands as NAME."""
+    """All dotted keys; NAME stands for user-defined names such as those of parameter groups."""
     keys = []
     for name, hint in typing.get_type_hints(kind).items():
         if dataclasses.is_dataclass(hint):
@@ -234,12 +238,12 @@ def known_keys(kind: Any = Recipe, prefix: str = "") -> list[str]:
 
 
 def _nearest_key(key: str) -> str:
-    """Nearest by the whole dotted name, and above all by its last word: `epochs` means schedule.epochs."""
-    key = key[:LONGEST_KEY]  # the comparison takes time in proportion to its square
+    """Suggest the most similar key. The last component has extra weight, so that `epochs` suggests schedule.epochs."""
+    key = key[:MAX_KEY_LENGTH]  # comparison time is quadratic in the length
     last = key.rsplit(".", 1)[-1]
 
-    def likeness(candidate: str) -> float:
-        ends = difflib.SequenceMatcher(None, last, candidate.rsplit(".", 1)[-1]).ratio()
-        return difflib.SequenceMatcher(None, key, candidate).ratio() + ends
+    def similarity(candidate: str) -> float:
+        last_ratio = difflib.SequenceMatcher(None, last, candidate.rsplit(".", 1)[-1]).ratio()
+        return difflib.SequenceMatcher(None, key, candidate).ratio() + last_ratio
 
-    return f"did you mean {max(known_keys(), key=likeness)}?"
+    return f"did you mean {max(known_keys(), key=similarity)}?"

@@ -1,4 +1,4 @@
-"""Where figures are written: `metrics.csv` and TensorBoard always, Weights & Biases where it is installed."""
+"""Loggers of a run: `metrics.csv` and TensorBoard always, Weights & Biases if it is installed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from finola.training import clock
 from finola.training.config import Recipe
 
 CURVE = "metrics.csv"
-_FIRST = ["step", "epoch", "seconds"]
+_LEADING_COLUMNS = ["step", "epoch", "seconds"]
 
 
 class Curve(Logger):
-    """One row of `metrics.csv` per time that something was logged; `seconds` counts over all parts of a resumed run.
+    """Write one row of `metrics.csv` per logging call; `seconds` accumulates over all parts of a resumed run.
 
-    A resumed run drops the rows behind its checkpoint and goes on, so the file reads as if it had never stopped.
+    On resume, rows logged after the checkpoint are dropped, so the file equals that of an uninterrupted run.
     """
 
     def __init__(self, folder: Path, resumed_step: int = 0) -> None:
         super().__init__()
         self.path = folder / CURVE
         self._rows = [row for row in read_curve(self.path) if row["step"] < resumed_step]
-        self._columns = list(dict.fromkeys([*_FIRST, *(key for row in self._rows for key in row)]))
-        self._begin = clock.now() - (self._rows[-1]["seconds"] if self._rows else 0.0)
-        self._fresh = True
+        self._columns = list(dict.fromkeys([*_LEADING_COLUMNS, *(key for row in self._rows for key in row)]))
+        self._start = clock.now() - (self._rows[-1]["seconds"] if self._rows else 0.0)
+        self._needs_header = True
 
     @property
     def name(self) -> str:
@@ -41,34 +41,34 @@ class Curve(Logger):
         return ""
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """The recipe is saved as a file of its own."""
+        """Do nothing: the recipe is saved to a separate file."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        seconds = round(clock.now() - self._begin, 3)
+        seconds = round(clock.now() - self._start, 3)
         row = {"step": step or 0, "epoch": int(metrics.get("epoch", 0)), "seconds": seconds}
         row |= {key: value for key, value in metrics.items() if key != "epoch"}
         self._rows.append(row)
         new = [key for key in row if key not in self._columns]
         self._columns += new
-        if new or self._fresh:
+        if new or self._needs_header:
             self._rewrite()
         else:
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self._columns).writerow(row)
 
     def _rewrite(self) -> None:
-        beside = self.path.with_name(f".{self.path.name}.part")
-        with beside.open("w", newline="", encoding="utf-8") as file:
+        temporary = self.path.with_name(f".{self.path.name}.part")
+        with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(self._rows)
-        os.replace(beside, self.path)
-        self._fresh = False
+        os.replace(temporary, self.path)
+        self._needs_header = False
 
 
 def read_curve(path: Path) -> list[dict[str, float]]:
-    """The rows of a `metrics.csv`, each with the figures it has; a row that a crash cut short is left out."""
+    """Read the rows of a `metrics.csv`, without empty cells. Rows truncated by a crash are skipped."""
     if not path.exists():
         return []
     rows = []
@@ -83,14 +83,14 @@ def read_curve(path: Path) -> list[dict[str, float]]:
 
 
 def build_loggers(recipe: Recipe, folder: Path, resumed_step: int) -> list[Logger]:
-    """Every logger of a run; the curve is the first."""
+    """Build all loggers of a run; the first one is `Curve`."""
     purge: dict[str, Any] = {"purge_step": resumed_step} if resumed_step else {}
     board = TensorBoardLogger(folder, name="", version="tensorboard", default_hp_metric=False, **purge)
     loggers: list[Logger] = [Curve(folder, resumed_step), board]
     if recipe.logging.wandb and find_spec("wandb"):
         from lightning.pytorch.loggers import WandbLogger
 
-        known = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ
+        configured = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ
         run = folder.resolve().name
-        loggers.append(WandbLogger(run, folder, id=run, resume="allow", project="finola", offline=not known))
+        loggers.append(WandbLogger(run, folder, id=run, resume="allow", project="finola", offline=not configured))
     return loggers

@@ -1,4 +1,4 @@
-"""A run becomes a folder that `finola.load` takes: weights, config, and a card that says where they come from."""
+"""Export a run to a folder that `finola.load` reads: weights, config, and a model card."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from finola.training.loggers import CURVE, read_curve
 from finola.training.run_directory import RECIPE
 from finola.training.tasks.base import build_task
 
-PRECISE = "analysis"  # inverts nearly dependent waves: in half precision it costs 2 dB, everything else 0.0001
+FULL_PRECISION = "analysis"  # inverts nearly dependent waves: half precision costs 2 dB here, 0.0001 dB elsewhere
 
-USE: dict[str, tuple[str, ...]] = {
+USAGE: dict[str, tuple[str, ...]] = {
     "reconstruction": (
         "import finola",
         'model = finola.load("path/to/this/folder")',
@@ -30,7 +30,7 @@ USE: dict[str, tuple[str, ...]] = {
     "classify": (
         "from finola.heads import Classifier",
         'model = Classifier.from_pretrained("path/to/this/folder").eval()',
-        "model.rank(image, 5)  # (3, H, W) in [0, 1]: the likeliest classes",
+        "model.rank(image, 5)  # (3, H, W) in [0, 1]: the most likely classes",
     ),
     "masked": (
         "from finola.zoo import load_encoder",
@@ -38,34 +38,35 @@ USE: dict[str, tuple[str, ...]] = {
         "feature_map = encoder(images)  # (N, 3, H, W) in [0, 1]",
     ),
 }
-USE["moco"] = USE["masked"]
-USE["detect"] = USE["segment"] = (
+USAGE["moco"] = USAGE["masked"]
+USAGE["detect"] = USAGE["segment"] = (
     "from finola.evaluation.detection import find_in, load_finder",
     "from finola.image_io import open_photo",
     'model = load_finder("path/to/this/folder")',
     'find_in(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
 )
-"""How a card says that its model is used, by task."""
+"""Usage example of the model card, by task."""
 
 
 def export(run: str | Path, target: str | Path, which: str | None = None, *, half: bool = False) -> Path:
-    """Write the model of a run's folder to `target` with `save_pretrained`, and a README.md that is its model card.
+    """Export the model of a run directory to `target` with `save_pretrained`, with a model card (README.md).
 
-    `which` is best.ckpt or last.ckpt; by default the best where there is one. With EMA on it is the mean weights.
-    `half` stores parameters in half precision, but for a wave encoder's analysis; all are loaded as float32.
+    `which` is best.ckpt or last.ckpt; by default best.ckpt if it exists. If EMA was enabled, the averaged weights are
+    exported. `half` stores parameters in half precision, except for the analysis of a wave encoder; all are loaded as
+    float32.
     """
     run, target = Path(run), Path(target)
     names = [which] if which else [BEST, LAST]
     checkpoint = next((run / name for name in names if (run / name).exists()), None)
     if checkpoint is None:
-        raise MissingFileError(f"{run} holds no {' or '.join(names)}; train first, with finola train … --out {run}.")
+        raise MissingFileError(f"{run} contains no {' or '.join(names)}. Train first with: finola train … --out {run}")
     recipe = load_recipe(run / RECIPE)
     content = read_checkpoint(checkpoint)
     model: Any = build_task(recipe).model
     load_weights(model, weights_of(content), checkpoint)
     model.eval().save_pretrained(target)
     if half:
-        halved = {key for key, _ in model.named_parameters() if PRECISE not in key}
+        halved = {key for key, _ in model.named_parameters() if FULL_PRECISION not in key}
         state = model.state_dict().items()
         write_tensors(target / WEIGHTS, {key: value.half() if key in halved else value for key, value in state})
     text = card(recipe, read_curve(run / CURVE), int(content["global_step"]), EMA_KEY in content.get("callbacks", {}))
@@ -74,7 +75,7 @@ def export(run: str | Path, target: str | Path, which: str | None = None, *, hal
 
 
 def weights_of(content: dict[str, Any]) -> dict[str, Any]:
-    """The model's weights in a checkpoint: their running mean where one was kept."""
+    """Model weights of a checkpoint: the EMA weights if EMA was enabled."""
     ema = content.get("callbacks", {}).get(EMA_KEY)
     if ema is not None:
         mean: dict[str, Any] = ema["mean"]
@@ -84,12 +85,12 @@ def weights_of(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) -> str:
-    """The model card: what it is, what it was trained on and how, what it reaches, and under which terms."""
+    """Build the model card: usage, data, metrics, training settings and licence."""
     data = recipe.data
-    name = recipe.model.name or f"the encoder of {_shown(recipe.model.weights)}"
+    name = recipe.model.name or f"the encoder of {_dataset_name(recipe.model.weights)}"
     size = show_size((data.val_size, data.val_size) if data.val_size else image_size(recipe))
     shown = "photos resized to fit" if recipe.task in ON_OBJECTS else "centre crops of"
-    rows = [f"| {key} | {value:.4g}{' dB' if key == 'PSNR' else ''} |" for key, value in _figures(curve, step).items()]
+    rows = [f"| {key} | {value:.4g}{' dB' if key == 'PSNR' else ''} |" for key, value in _metrics(curve, step).items()]
     settings = {
         "task": f"{recipe.task}, {recipe.head.kind}" if recipe.task in ("classify", *ON_OBJECTS) else recipe.task,
         "steps": step,
@@ -97,9 +98,9 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
         "crop": f"{data.crop}, {data.crops_per_image} per photo",
         {"adamw": "AdamW", "sgd": "SGD"}[
             recipe.optimiser.kind
-        ]: f"base rate {recipe.optimiser.base_rate:g}, weight decay {recipe.optimiser.weight_decay:g}",
-        "weights": "running mean (EMA)" if ema else "as trained",
-        **({"measured": _coarsely(side)} if (side := recipe.model.encoder_size) else {}),
+        ]: f"base learning rate {recipe.optimiser.base_rate:g}, weight decay {recipe.optimiser.weight_decay:g}",
+        "weights": "exponential moving average (EMA)" if ema else "as trained",
+        **({"measured": _encoder_size_note(side)} if (side := recipe.model.encoder_size) else {}),
         "seed": recipe.seed,
     }
     return "\n".join(
@@ -115,15 +116,15 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             (recipe.about and f"Recipe `{recipe.name}`: {recipe.about}.") or f"Recipe `{recipe.name}`.",
             "",
             "```python",
-            *USE.get(recipe.task, USE["reconstruction"]),
+            *USAGE.get(recipe.task, USAGE["reconstruction"]),
             "```",
             "",
             "## Data",
             *([f"Classes: {', '.join(recipe.classes)}.", ""] if 0 < len(recipe.classes) <= 100 else []),
-            f"Trained on the train part of `{_shown(data.path)}`, validated on the val part of "
-            f"`{_shown(data.val_path or data.path)}`, {shown} {size} pixels.",
+            f"Trained on the train split of `{_dataset_name(data.path)}`, validated on the val split of "
+            f"`{_dataset_name(data.val_path or data.path)}`, {shown} {size} pixels.",
             "",
-            "## Figures",
+            "## Metrics",
             *(["| mean per image | |", "|---|---|", *rows] if rows else ["Not validated."]),
             "",
             "## Training",
@@ -131,27 +132,27 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             "|---|---|",
             *(f"| {key} | {value} |" for key, value in settings.items()),
             "",
-            f"Made with finola {finola.__version__}; the full recipe is `recipe.yaml` of the run.",
+            f"Trained with finola {finola.__version__}; the full recipe is `recipe.yaml` in the run directory.",
             "",
             "## Licence",
-            "The code is Apache-2.0. The weights follow the terms of the data they were trained on: read those before "
+            "The code is Apache-2.0. The weights are subject to the terms of their training data: read those before "
             "using or sharing them.",
             "",
         ]
     )
 
 
-def _coarsely(side: int) -> str:
-    return f"with the encoder seeing photos of {side} pixels, and before the refinement (model.encoder_size)"
+def _encoder_size_note(side: int) -> str:
+    return f"with encoder inputs of {side} pixels, without the refinement (model.encoder_size)"
 
 
-def _figures(curve: list[dict[str, float]], step: int) -> dict[str, float]:
-    """The validation of these weights: the last one before the step that comes next."""
+def _metrics(curve: list[dict[str, float]], step: int) -> dict[str, float]:
+    """Metrics of the last validation before step `step`."""
     validated = [row for row in curve if any(key.startswith("val/") for key in row) and row["step"] < step]
     last = validated[-1] if validated else {}
     return {key[4:].upper().replace("_", "-"): value for key, value in last.items() if key.startswith("val/")}
 
 
-def _shown(path: str | None) -> str:
-    """A data set by its name; folders above it say nothing about it."""
+def _dataset_name(path: str | None) -> str:
+    """Name of a data set without its parent folders."""
     return "FINOLA_DATA" if path is None else path if path == "smoke" else Path(path).name or path

@@ -1,4 +1,4 @@
-"""Muon for matrices beside AdamW for everything else, as one optimiser: Lightning steps a single one."""
+"""Muon for matrices and AdamW for all other parameters, in the single optimiser that Lightning steps."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from finola.errors import InputError
+
 
 class MuonAdamW(torch.optim.AdamW):
-    """AdamW, but for groups with `muon=True`: their matrices move along the orthogonalised mean of their gradients.
+    """AdamW, with Muon updates for parameter groups that set `muon=True`.
 
-    Convolutions count as matrices of (out, in · height · width); torch's own Muon takes plain matrices alone.
+    Muon updates a matrix along the orthogonalised momentum of its gradient. Convolution weights are treated as
+    matrices (out, in · height · width), which torch.optim.Muon does not support.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float) -> None:
         for group in groups:
             flat = [parameter for parameter in group["params"] if parameter.ndim < 2]
             if group.get("muon") and flat:
-                raise ValueError(
-                    f"optimiser.groups.{group['name']} has muon on, but {len(flat)} of its parameters are vectors: "
-                    "give them a group of their own before it."
+                raise InputError(
+                    f"optimiser.groups.{group['name']} sets muon=true, but {len(flat)} of its parameters have fewer "
+                    "than two dimensions. Match those in a separate group listed before it."
                 )
         super().__init__(groups, betas=betas, eps=eps)
 
@@ -31,35 +34,35 @@ class MuonAdamW(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        every = self.param_groups
-        for group in every:
+        all_groups = self.param_groups
+        for group in all_groups:
             if group.get("muon"):
                 for parameter in group["params"]:
                     if parameter.grad is not None:
-                        self._move(parameter, group)
-        self.param_groups = [group for group in every if not group.get("muon")]
+                        self._muon_update(parameter, group)
+        self.param_groups = [group for group in all_groups if not group.get("muon")]
         try:
             super().step()
         finally:
-            self.param_groups = every
+            self.param_groups = all_groups
         return loss
 
-    def _move(self, parameter: Tensor, group: dict[str, Any], momentum: float = 0.95) -> None:
+    def _muon_update(self, parameter: Tensor, group: dict[str, Any], momentum: float = 0.95) -> None:
         gradient, state = parameter.grad, self.state[parameter]
         assert gradient is not None
-        if not state:  # the names that AdamW looks for when a checkpoint is loaded
+        if not state:  # AdamW expects these keys when a checkpoint is loaded
             state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(parameter)
         state["step"] += 1
         mean = state["exp_avg"].lerp_(gradient, 1 - momentum)
-        ahead = gradient.lerp(mean, momentum).flatten(1)  # Nesterov
-        rows, columns = ahead.shape
-        step = orthogonalised(ahead).reshape(parameter.shape)
+        update = gradient.lerp(mean, momentum).flatten(1)  # Nesterov
+        rows, columns = update.shape
+        step = orthogonalised(update).reshape(parameter.shape)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(step, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
 
 
 def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
-    """The matrix with all its singular values pushed to about 1 (Newton–Schulz, quintic).
+    """Approximately orthogonalise a matrix: quintic Newton–Schulz iterations bring all singular values close to 1.
 
     >>> bool((torch.linalg.svdvals(orthogonalised(torch.randn(8, 20))) - 1).abs().max() < 0.35)
     True

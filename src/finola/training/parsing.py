@@ -1,4 +1,4 @@
-"""YAML of recipes and overrides, of bounded size and without anything that is resolved or expanded."""
+"""Restricted YAML parser for recipes and overrides: bounded size, no aliases, tags or interpolation."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 
 from finola.errors import CorruptFileError, InputError
 
-LARGEST_FILE = 2**20
-"""Bytes of a recipe file, or characters of an override."""
-LONGEST_VALUE = 4096
-"""Characters of one value."""
-MOST_VALUES = 30_000
-"""Values of one file: the names of 21,841 classes fit."""
-DEEPEST = 16
-"""Sections and lists inside each other."""
-LARGEST_NUMBER = 2**63 - 1
+MAX_FILE_SIZE = 2**20
+"""Maximum size: bytes of a recipe file, or characters of an override."""
+MAX_VALUE_LENGTH = 4096
+"""Maximum number of characters of one value."""
+MAX_VALUES = 30_000
+"""Maximum number of values in one file, sufficient for the names of 21,841 classes."""
+MAX_DEPTH = 16
+"""Maximum nesting of sections and lists."""
+MAX_NUMBER = 2**63 - 1
 
 
 def parse_setting(text: str, where: str) -> Any:
     """Parse YAML of bounded size and depth, without aliases and without `${…}`, which OmegaConf would resolve.
 
-    Interpolations could copy environment variables or files into the model card, aliases a few bytes into billions of
-    settings. `where` begins the sentence of an error.
+    Interpolations could copy environment variables or files into the model card, and aliases could expand a few bytes
+    into billions of settings. `where` is the source named at the start of error messages.
     """
     import yaml
 
-    if len(text) > LARGEST_FILE:
-        raise InputError(f"{where} has {len(text)} characters, and {LARGEST_FILE} are the most.")
+    if len(text) > MAX_FILE_SIZE:
+        raise InputError(f"{where} has {len(text)} characters; the maximum is {MAX_FILE_SIZE}.")
     try:
         _check_events(text)
         parsed = yaml.load(text, Loader=_loader())
@@ -44,7 +44,7 @@ def parse_setting(text: str, where: str) -> Any:
 
 @cache
 def _loader() -> Any:
-    """PyYAML's safe loader, in which 1e-4 is a number, a date is text, and a key may stand only once."""
+    """PyYAML's safe loader, except that 1e-4 is a number, dates are strings, and duplicate keys raise InputError."""
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -67,7 +67,7 @@ def _loader() -> Any:
 
 
 def _check_events(text: str) -> None:
-    """Refuse what must not be resolved or expanded, before anything is built from it."""
+    """Raise InputError for aliases, tags, interpolations and excessive sizes, before any value is constructed."""
     import yaml
 
     depth = values = 0
@@ -77,25 +77,31 @@ def _check_events(text: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.AliasEvent):
-            raise InputError(f"has the alias *{event.anchor[:40]}: write the settings out.")
+            raise InputError(
+                f"contains the alias *{event.anchor[:40]}. Aliases are not supported: write the settings out."
+            )
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
             if any("\ud800" <= character <= "\udfff" for character in event.value):
-                raise InputError(f"has the text {shown(event.value)}, which is not valid Unicode.")
-            if "${" in event.value or event.value == "???":  # the latter is OmegaConf's mark of a missing value
-                raise InputError(f"has the interpolation {shown(event.value)}: write the value itself.")
-            if len(event.value) > LONGEST_VALUE:
-                raise InputError(f"has a value of {len(event.value)} characters, and {LONGEST_VALUE} are the most.")
+                raise InputError(f"contains {shown(event.value)}, which is not valid Unicode.")
+            if "${" in event.value or event.value == "???":  # ??? marks a missing value in OmegaConf
+                raise InputError(
+                    f"contains the interpolation {shown(event.value)}. Interpolation is not supported: write the value."
+                )
+            if len(event.value) > MAX_VALUE_LENGTH:
+                raise InputError(
+                    f"contains a value of {len(event.value)} characters; the maximum is {MAX_VALUE_LENGTH}."
+                )
         if getattr(event, "tag", None) is not None:
-            raise InputError(f"has the YAML tag {shown(event.tag)}: leave it out.")
-        if values > MOST_VALUES:
-            raise InputError(f"has more than {MOST_VALUES} values.")
-        if depth > DEEPEST:
-            raise InputError(f"has more than {DEEPEST} sections or lists inside each other, and no recipe has.")
+            raise InputError(f"contains the YAML tag {shown(event.tag)}. Tags are not supported: remove it.")
+        if values > MAX_VALUES:
+            raise InputError(f"contains more than {MAX_VALUES} values, which is the maximum.")
+        if depth > MAX_DEPTH:
+            raise InputError(f"is nested more than {MAX_DEPTH} levels deep, which is the maximum.")
 
 
 def _check_numbers(value: Any) -> None:
-    """Refuse numbers that no setting can hold; keys are checked as values are."""
+    """Raise InputError for integers of more than 63 bits and non-finite floats, in keys and values."""
     if isinstance(value, dict):
         for key, item in value.items():
             _check_numbers(key)
@@ -103,13 +109,13 @@ def _check_numbers(value: Any) -> None:
     elif isinstance(value, list):
         for item in value:
             _check_numbers(item)
-    elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-        raise InputError(f"has a number of {value.bit_length()} bits, and 63 are the most.")
+    elif isinstance(value, int) and abs(value) > MAX_NUMBER:
+        raise InputError(f"contains an integer of {value.bit_length()} bits; the maximum is 63.")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"has the number {value}, and settings are finite.")
+        raise InputError(f"contains the number {value}, but settings must be finite.")
 
 
 def shown(value: object) -> str:
-    """The `repr` of a value, cut to 80 characters, for an error message."""
+    """Return the `repr` of a value, truncated to 80 characters, for error messages."""
     text = repr(value if not isinstance(value, str) else value[:200])
     return text if len(text) <= 80 else f"{text[:79]}…"

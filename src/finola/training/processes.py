@@ -1,4 +1,4 @@
-"""One process or many, by configuration: what Lightning's Trainer is told about devices, nodes and how they speak."""
+"""Distributed training: devices, nodes and strategy of Lightning's Trainer, and batch-norm synchronisation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from finola.training.config import TrainerSection
 
 
 def trainer_options(section: TrainerSection) -> dict[str, Any]:
-    """Accelerator, devices, nodes and strategy; several processes are DDP unless the recipe says otherwise."""
+    """Trainer options for accelerator, devices, nodes and strategy. The default for several processes is DDP."""
     devices = count_devices(section)
     strategy: Any = section.strategy
     if strategy == "ddp" or (strategy == "auto" and devices * section.nodes > 1):
-        # Running statistics are shared before validation, not in every step: ranks may have unequal last batches there.
+        # SharedBuffers synchronises running statistics before validation; during it, ranks may have unequal batches.
         known = inspect.signature(DistributedDataParallel).parameters
         option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         strategy = DDPStrategy(**{option: False})  # type: ignore[arg-type]
@@ -32,34 +32,34 @@ def trainer_options(section: TrainerSection) -> dict[str, Any]:
         "devices": devices,
         "num_nodes": section.nodes,
         "strategy": strategy,
-        "sync_batchnorm": synchronises(section),
-        # Every rank's loader takes its own share already.
+        "sync_batchnorm": uses_sync_batchnorm(section),
+        # The data loader already selects the samples of its rank.
         "use_distributed_sampler": False,
     }
 
 
-def synchronises(section: TrainerSection) -> bool:
-    """Whether batch norms use the statistics of all processes' images, as one process with the whole batch would.
+def uses_sync_batchnorm(section: TrainerSection) -> bool:
+    """Whether batch norms compute statistics over all processes, which equals one process with the whole batch.
 
-    PyTorch's SyncBatchNorm needs CUDA. `SharedBuffers` says so where batch norms are not synchronised.
+    PyTorch's SyncBatchNorm needs CUDA. `SharedBuffers` prints a warning if batch norms are not synchronised.
     """
     several = count_devices(section) * section.nodes > 1
     return several and _on_gpus(section) and section.sync_batchnorm is not False
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that speaks, by what the launcher said before anything was set up."""
+    """Whether this process has rank 0 according to the launcher. Works before the process group is initialised."""
     return getattr(rank_zero_only, "rank", None) in (None, 0)
 
 
-def say(sentence: str) -> None:
-    """Print a sentence on standard error, from the first process only."""
+def print_on_rank_zero(message: str) -> None:
+    """Print a message on standard error in the process of rank 0 only."""
     if is_first_process():
-        print(sentence, file=sys.stderr, flush=True)
+        print(message, file=sys.stderr, flush=True)
 
 
 def count_devices(section: TrainerSection) -> int:
-    """Processes on this node: as the recipe says, or one per GPU, or one."""
+    """Number of processes per node: as configured, otherwise one per GPU, or one on the CPU."""
     if section.devices != "auto":
         return int(section.devices)
     return torch.cuda.device_count() if _on_gpus(section) else 1
@@ -70,33 +70,34 @@ def _on_gpus(section: TrainerSection) -> bool:
 
 
 def environment_plugins() -> list[Any]:
-    """On SLURM a signal writes an ordinary checkpoint and ends the job; the job script resumes it."""
+    """Disable requeueing on SLURM: a signal writes a checkpoint and ends the job, and the job script resumes it."""
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 
 
-def _has_own_statistics(module: nn.Module) -> bool:
+def _is_unsynchronised(module: nn.Module) -> bool:
     batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
     return batch_norm and module.training
 
 
 class SharedBuffers(Callback):
-    """Before validation every process takes the first one's running statistics, which are the ones that get saved.
+    """Broadcast the buffers of rank 0, which are those saved in checkpoints, to all processes before validation.
 
-    Says when training starts where batch norms are not synchronised, so that more processes train differently.
+    Prints a warning at the start of training if batch norms are not synchronised, because results then depend on the
+    number of processes.
     """
 
     def __init__(self) -> None:
-        self._said = False
+        self._warned = False
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._said or trainer.world_size == 1:
+        if self._warned or trainer.world_size == 1:
             return
-        self._said = True
-        count = sum(_has_own_statistics(module) for module in pl_module.modules())
+        self._warned = True
+        count = sum(_is_unsynchronised(module) for module in pl_module.modules())
         if count:
-            say(
-                f"{count} batch norms take their statistics from each process's own images, so this run is not the "
-                f"same as one with fewer processes: SyncBatchNorm needs CUDA and trainer.sync_batchnorm."
+            print_on_rank_zero(
+                f"{count} batch norms compute statistics per process, so results depend on the number of processes. "
+                "SyncBatchNorm needs CUDA and trainer.sync_batchnorm=true."
             )
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""The state of every random generator, kept in checkpoints as plain numbers, one per process."""
+"""Random generator states of every process, stored in checkpoints as tensors and plain numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class RandomState(Callback):
-    """Seeds every process from (seed, rank) when a run begins, and puts a resumed one where it was."""
+    """Seed every process from (seed, rank) at the start of a run, and restore generator states on resume."""
 
     state_key = "RandomState"
 
@@ -47,12 +47,12 @@ def seed_all(seed: int) -> None:
 
 
 def capture() -> dict[str, Any]:
-    """The generators of this process as tensors, numbers and lists."""
-    version, words, gauss = random.getstate()
+    """Return the generator states of this process as tensors, numbers and lists."""
+    version, internal, gauss = random.getstate()
     numpy: Any = np.random.get_state(legacy=False)
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "python": [version, list(words), gauss],
+        "python": [version, list(internal), gauss],
         "numpy": torch.from_numpy(numpy["state"]["key"].astype(np.int64)),
         "numpy_rest": [int(numpy["state"]["pos"]), int(numpy["has_gauss"]), float(numpy["gauss"])],
     }
@@ -62,10 +62,10 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """The way back from `capture`."""
+    """Restore generator states returned by `capture`."""
     torch.set_rng_state(state["torch"].cpu())
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
     np.random.set_state(("MT19937", state["numpy"].cpu().numpy().astype(np.uint32), *state["numpy_rest"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].cpu())

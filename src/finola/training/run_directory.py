@@ -1,14 +1,15 @@
-"""A run's folder: begun once, resumed as often as needed, never overwritten by accident."""
+"""Run directory: detect an existing run, find its checkpoint, and compare recipes on resume."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from finola.errors import InputError
 from finola.training.checkpoint_files import LAST, PREVIOUS, find_resumable
 from finola.training.config import Recipe
 from finola.training.loading import load_recipe, settings_of
-from finola.training.processes import say
+from finola.training.processes import print_on_rank_zero
 
 RECIPE = "recipe.yaml"
 FIXED = (
@@ -16,41 +17,49 @@ FIXED = (
     *("trainer.ema", "model.frozen", "optimiser.kind", "head.kind", "head.frozen"),
     *("mask.variant", "mask.one_jump", "moco.queue", "moco.size"),
 )
-"""What a resumed run keeps: without them neither the weights nor the position in the data would fit."""
+"""Settings that cannot change on resume, because weights, optimiser state or data position depend on them."""
 
 NOTES = ("name", "about", "paper_psnr", "classes")
-"""What a recipe says besides its settings; classes are the data's."""
+"""Keys ignored when recipes are compared: descriptions, and classes, which come from the data."""
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """Where a run starts: nowhere, or at a checkpoint."""
+class StartingPoint:
+    """Starting point of a run: a checkpoint and its step, or None and 0 for a new run."""
 
     checkpoint: Path | None
     step: int
 
 
-def inspect(folder: Path, recipe: Recipe, resume: bool, first_process: bool = True) -> Beginning:
-    """Find what can be resumed in a run's folder; one that holds a run is refused without `resume`. Writes nothing."""
+def inspect(folder: Path, recipe: Recipe, resume: bool, first_process: bool = True) -> StartingPoint:
+    """Find the checkpoint to resume from in a run directory. Writes nothing.
+
+    Raises InputError if the directory contains a run and `resume` is false.
+    """
     holds_run = any((folder / name).exists() for name in (RECIPE, LAST, PREVIOUS))
     if holds_run and not resume and first_process:
-        raise ValueError(f"{folder} already holds a run: add --resume to go on with it, or choose another --out.")
-    checkpoint, step, sentence = find_resumable(folder) if resume else (None, 0, "")
+        raise InputError(f"{folder} already contains a run. Add --resume to resume it, or choose another --out.")
+    checkpoint, step, message = find_resumable(folder) if resume else (None, 0, "")
     if not first_process:
-        return Beginning(checkpoint, step)
+        return StartingPoint(checkpoint, step)
     if resume:
-        say(sentence or (f"Resuming at step {step}." if checkpoint else f"{folder} has no checkpoint yet: starting."))
+        default = f"Resuming at step {step}." if checkpoint else f"{folder} has no checkpoint; starting a new run."
+        print_on_rank_zero(message or default)
     if checkpoint is not None and (folder / RECIPE).exists():
         _compare(load_recipe(folder / RECIPE), recipe)
-    return Beginning(checkpoint, step)
+    return StartingPoint(checkpoint, step)
 
 
 def _compare(before: Recipe, now: Recipe) -> None:
-    """Say what changed since the run was begun; some things cannot."""
+    """Report settings that changed since the run was started. Raises InputError for those in `FIXED`."""
     old, new = settings_of(before), settings_of(now)
     changed = [key for key in new if old.get(key) != new[key] and key not in NOTES]
     for key in changed:
         if key in FIXED:
-            raise ValueError(f"this run was begun with {key}={old.get(key)}, and cannot be resumed with {new[key]}.")
+            raise InputError(
+                f"The run was started with {key}={old.get(key)} and cannot be resumed with {key}={new[key]}. "
+                "Use the former value, or start a new run with another --out."
+            )
     if changed:
-        say("Changed since the run was begun: " + ", ".join(f"{k} {old.get(k)} → {new[k]}" for k in changed) + ".")
+        changes = ", ".join(f"{key} {old.get(key)} → {new[key]}" for key in changed)
+        print_on_rank_zero(f"Changed since the run was started: {changes}.")

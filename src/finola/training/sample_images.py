@@ -1,4 +1,4 @@
-"""Originals above their reconstructions at every validation: a PNG in the run's folder, and in TensorBoard."""
+"""Sample reconstructions of every validation, saved as PNG in the run directory and logged to TensorBoard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finola.image_io import save_photo
 
 
 class Pictures(Callback):
-    """Draws the first validation photos with the weights that are being validated."""
+    """Save the first validation photos above their reconstructions, computed with the validated weights."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder / "samples", count
@@ -34,7 +34,7 @@ class Pictures(Callback):
 
 
 def contact_sheet(originals: Tensor, reconstructions: Tensor, gap: int = 2) -> Tensor:
-    """A row of originals above a row of reconstructions, on white: (3, H, W) in [0, 1].
+    """Arrange a row of originals above a row of reconstructions on white: (3, H, W) in [0, 1].
 
     >>> contact_sheet(torch.rand(4, 3, 16, 16), torch.rand(4, 3, 16, 16)).shape
     torch.Size([3, 34, 70])

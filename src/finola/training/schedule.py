@@ -1,4 +1,4 @@
-"""The learning rate over a run: linear warm-up, then half a cosine or drops, per step."""
+"""Learning-rate schedules, updated per step: linear warm-up followed by cosine decay or step decay."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 
 def rate_factor(step: int, warmup: int, progress: float, final: float = 0.0) -> float:
-    """What the peak rate is multiplied by in the step numbered `step` from 0.
+    """Multiplier of the peak learning rate at step `step`, counted from 0.
 
-    `progress` is the share of the cosine that lies behind, from 0 at the end of the warm-up to 1 at the run's end.
+    `progress` is the fraction of the cosine decay completed, from 0 at the end of the warm-up to 1 at the end of the
+    run. `final` is the multiplier at the end.
 
     >>> rate_factor(0, warmup=4, progress=0.0), rate_factor(3, warmup=4, progress=0.0)
     (0.25, 1.0)
@@ -23,12 +24,12 @@ def rate_factor(step: int, warmup: int, progress: float, final: float = 0.0) -> 
 
 
 def by_steps(total: int, warmup: int, final: float) -> Callable[[int], float]:
-    """The factor as a function of the step, the cosine ending with the last of `total` steps."""
+    """Cosine decay over `total` steps: return the multiplier as a function of the step."""
     return lambda step: rate_factor(step, warmup, (step - warmup) / max(1, total - warmup), final)
 
 
 def by_drops(drops: list[int], warmup: int) -> Callable[[int], float]:
-    """Warm-up, then the whole rate, and from each of these steps on a tenth of what it was.
+    """Step decay: after the warm-up, divide the learning rate by 10 at each of the steps in `drops`.
 
     >>> [round(by_drops([2, 4], warmup=0)(step), 3) for step in range(5)]
     [1.0, 1.0, 0.1, 0.1, 0.01]
@@ -37,5 +38,5 @@ def by_drops(drops: list[int], warmup: int) -> Callable[[int], float]:
 
 
 def by_time(share: Callable[[], float], warmup: int, final: float) -> Callable[[int], float]:
-    """The same with `share()`, how much of the run's time is gone, as the cosine's progress."""
+    """Cosine decay over wall-clock time: `share()` returns the fraction of the time limit used so far."""
     return lambda step: rate_factor(step, warmup, share(), final)

@@ -1,4 +1,4 @@
-"""A recipe becomes a run: Lightning's Trainer with our callbacks, from a first step or a checkpoint to a model."""
+"""Train a recipe with Lightning's Trainer, resume runs, and export the trained model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finola.errors import FinolaError
 from finola.files import write_text
 from finola.training import clock
 from finola.training.checkpoint_files import LAST, PlainCheckpointIO
-from finola.training.checkpointing import Interrupted, Saving
+from finola.training.checkpointing import CheckpointWriter, Interrupted
 from finola.training.clock import Clock
 from finola.training.config import Recipe, check, seconds
 from finola.training.data_module import Photos
@@ -37,12 +37,12 @@ from finola.training.processes import (
 )
 from finola.training.progress import RunProgress
 from finola.training.rng_state import RandomState, seed_all
-from finola.training.run_directory import RECIPE, Beginning, inspect
+from finola.training.run_directory import RECIPE, StartingPoint, inspect
 from finola.training.sample_images import Pictures
 from finola.training.tasks.base import Diverged, Task, build_task, task_class
 
 SUMMARY = "summary.json"
-_EXPECTED = (  # what Lightning warns of and this package answers
+_IGNORED_WARNINGS = (  # Lightning warnings that do not apply here
     ".*does not have many workers.*",
     ".*smaller than the logging interval.*",
     ".*exists and is not empty.*",
@@ -54,24 +54,24 @@ _EXPECTED = (  # what Lightning warns of and this package answers
 )
 
 
-# Only writing fails with these. A folder without permission is told by the path in the error.
-_FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EFBIG") if hasattr(errno, name)}
+# Error codes that only writing raises. Missing permission is recognised by the path of the error.
+_WRITE_ERRORS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EFBIG") if hasattr(errno, name)}
 
 
 class WriteError(FinolaError, OSError):
-    """A run's folder cannot be written to: the disk is full, or the folder is read-only."""
+    """The run directory cannot be written to: the disk is full, or the directory is read-only."""
 
 
 @dataclass
 class Outcome:
-    """How a run ended. `status` is finished, interrupted or diverged; `message` says it in a sentence."""
+    """Result of a run. `status` is finished, interrupted or diverged; `message` describes it in one line."""
 
     status: str
     message: str
     folder: str
     step: int
     epoch: int
-    figures: dict[str, float | None] = field(default_factory=dict)  # of the last validation and step
+    figures: dict[str, float | None] = field(default_factory=dict)  # metrics of the last validation and step
     best: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     images_per_second: float = 0.0
@@ -89,11 +89,11 @@ def train(
     half: bool = False,
     quiet: bool = False,
 ) -> Outcome:
-    """Run a recipe in the folder `out`, and export the best weights to `out/model` when it is finished.
+    """Train a recipe in the run directory `out`, and export the best weights to `export_to` (default: `out/model`).
 
-    `resume` goes on from the last checkpoint in `out`, or starts where there is none yet. A folder that holds a run is
-    never written to without it. WriteError is raised where the folder cannot be written to; checkpoints written before
-    remain intact.
+    With `resume`, training continues from the last checkpoint in `out`, or starts a new run if there is none. Without
+    it, a directory that contains a run raises InputError. Raises WriteError if the directory cannot be written to;
+    existing checkpoints remain intact. `half` exports weights in half precision.
     """
     folder = Path(out).expanduser()
     try:
@@ -101,11 +101,12 @@ def train(
     except OSError as error:
         place = str(error.filename or "")
         denied = isinstance(error, PermissionError) and place.startswith((str(folder), str(export_to or folder)))
-        if not (denied or error.errno in _FULL):
+        if not (denied or error.errno in _WRITE_ERRORS):
             raise
         where = place or folder
         raise WriteError(
-            f"Cannot write {where}: {error.strerror or error}; {_last_good(folder)}; go on with: {_again(folder)}"
+            f"Cannot write {where}: {error.strerror or error}; {_last_good(folder)}; "
+            f"resume with: {_resume_command(folder)}"
         ) from error
 
 
@@ -113,7 +114,7 @@ def _last_good(folder: Path) -> str:
     return f"{folder / LAST} is the last good checkpoint" if (folder / LAST).exists() else "no checkpoint was written"
 
 
-def _again(folder: Path) -> str:
+def _resume_command(folder: Path) -> str:
     return f"finola train --resume --out {folder}" if (folder / RECIPE).exists() else "the same command"
 
 
@@ -121,18 +122,18 @@ def _train(
     recipe: Recipe, folder: Path, resume: bool, export_to: str | Path | None, half: bool, quiet: bool
 ) -> Outcome:
     check(recipe)
-    # GELU's tail makes gradients of 1e-39, on which CPUs are ten times slower. Before the first thread is started.
+    # GELU's tail produces denormal gradients (1e-39), ten times slower on CPUs. Must precede the first thread.
     torch.set_flush_denormal(True)
-    beginning = inspect(folder, recipe, resume, is_first_process())
+    start = inspect(folder, recipe, resume, is_first_process())
     recipe, photos = task_class(recipe).open(recipe)
     photos.check_processes(count_devices(recipe.trainer) * recipe.trainer.nodes)
     seed_all(recipe.seed)
     task = build_task(recipe)
     folder.mkdir(parents=True, exist_ok=True)
     started = clock.now()
-    with _calm():
-        trainer = build_trainer(recipe, folder, beginning, quiet)
-        ending = _fit(trainer, task, photos, beginning, recipe)
+    with _quiet_lightning():
+        trainer = build_trainer(recipe, folder, start, quiet)
+        ending = _fit(trainer, task, photos, start, recipe)
     outcome = _outcome(trainer, folder, ending, clock.now() - started)
     outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
     if trainer.is_global_zero:
@@ -145,8 +146,8 @@ def _train(
     return outcome
 
 
-def build_trainer(recipe: Recipe, folder: Path, beginning: Beginning, quiet: bool = False) -> Trainer:
-    """Lightning's Trainer as the recipe wants it."""
+def build_trainer(recipe: Recipe, folder: Path, start: StartingPoint, quiet: bool = False) -> Trainer:
+    """Build Lightning's Trainer for a recipe."""
     section = recipe.trainer
     return Trainer(
         **trainer_options(section),
@@ -157,9 +158,9 @@ def build_trainer(recipe: Recipe, folder: Path, beginning: Beginning, quiet: boo
         deterministic=section.deterministic,
         check_val_every_n_epoch=section.validate_every,
         num_sanity_val_steps=0,
-        inference_mode=False,  # its tensors could not be updated by a later validation
+        inference_mode=False,  # metric states created in inference mode could not be updated later
         log_every_n_steps=recipe.logging.every_steps,
-        logger=build_loggers(recipe, folder, beginning.step),
+        logger=build_loggers(recipe, folder, start.step),
         callbacks=build_callbacks(recipe, folder, quiet),
         plugins=[PlainCheckpointIO(), *environment_plugins()],
         default_root_dir=folder,
@@ -169,44 +170,44 @@ def build_trainer(recipe: Recipe, folder: Path, beginning: Beginning, quiet: boo
 
 
 def build_callbacks(recipe: Recipe, folder: Path, quiet: bool = False) -> list[Callback]:
-    """What happens around the steps; Lightning puts `Saving` behind the others."""
+    """Build the callbacks of a run. Lightning runs `CheckpointWriter` after all others."""
     callbacks: list[Callback] = [RandomState(recipe.seed)]
     if recipe.trainer.max_time is not None:
         callbacks.append(Clock(seconds(recipe.trainer.max_time)))
     if recipe.trainer.ema is not None:
         callbacks.append(EMA(recipe.trainer.ema))
     callbacks += [SharedBuffers(), Pictures(folder, recipe.logging.samples), RunProgress(recipe, quiet)]
-    return [*callbacks, Saving(folder, recipe, f"val/{task_class(recipe).figure}")]
+    return [*callbacks, CheckpointWriter(folder, recipe, f"val/{task_class(recipe).monitor}")]
 
 
-def _fit(trainer: Trainer, task: Task, photos: Photos, beginning: Beginning, recipe: Recipe) -> BaseException | None:
-    """Run to the end, or to the exception that ended it in an orderly way."""
+def _fit(trainer: Trainer, task: Task, photos: Photos, start: StartingPoint, recipe: Recipe) -> BaseException | None:
+    """Train until the end. Return the exception if the run was interrupted or diverged, otherwise None."""
     try:
-        if recipe.trainer.validate_first and beginning.checkpoint is None:
+        if recipe.trainer.validate_first and start.checkpoint is None:
             trainer.validate(task, photos, verbose=False)
-        trainer.fit(task, photos, ckpt_path=beginning.checkpoint)
+        trainer.fit(task, photos, ckpt_path=start.checkpoint)
     except (Interrupted, Diverged, SIGTERMException) as ending:
         return ending
     return None
 
 
 def _outcome(trainer: Trainer, folder: Path, ending: BaseException | None, took: float) -> Outcome:
-    saving = next(c for c in trainer.callbacks if isinstance(c, Saving))  # type: ignore[attr-defined]
+    writer = next(c for c in trainer.callbacks if isinstance(c, CheckpointWriter))  # type: ignore[attr-defined]
     progress = next(c for c in trainer.callbacks if isinstance(c, RunProgress))  # type: ignore[attr-defined]
     step, epoch = trainer.global_step, trainer.current_epoch
-    again, kept = _again(folder), _last_good(folder)
+    command, checkpoint = _resume_command(folder), _last_good(folder)
     outcome = Outcome("finished", f"finished at step {step}", str(folder), step, epoch)
     if isinstance(ending, Diverged):
         outcome.status = "diverged"
-        remedy = "lower optimiser.base_rate or the groups' rates, or set trainer.clip=1.0"
-        outcome.message = f"{ending}; {kept}; {remedy}, and go on with: {again}"
+        remedy = "lower the learning rate (optimiser.base_rate, optimiser.groups.NAME.rate) or set trainer.clip=1.0"
+        outcome.message = f"{ending}; {checkpoint}; {remedy}, and resume with: {command}"
     elif ending is not None:
         outcome.status, outcome.signal = "interrupted", getattr(ending, "signal_name", "SIGTERM")
-        outcome.message = f"{ending}; {kept}; go on with: {again}"
-    figures = {key: float(value) for key, value in trainer.callback_metrics.items()}
-    outcome.figures = {key: value if math.isfinite(value) else None for key, value in figures.items()}
-    if saving.best is not None:
-        outcome.best = {saving.figure.removeprefix("val/"): saving.best, "step": saving.best_step}
+        outcome.message = f"{ending}; {checkpoint}; resume with: {command}"
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+    outcome.figures = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+    if writer.best is not None:
+        outcome.best = {writer.monitor.removeprefix("val/"): writer.best, "step": writer.best_step}
     outcome.seconds, outcome.images_per_second = round(took, 3), round(progress.images_per_second, 2)
     return outcome
 
@@ -224,15 +225,15 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _calm() -> Iterator[None]:
-    """Lightning speaks of what matters only."""
+def _quiet_lightning() -> Iterator[None]:
+    """Suppress informational log messages and inapplicable warnings of Lightning."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            for message in _EXPECTED:
+            for message in _IGNORED_WARNINGS:
                 warnings.filterwarnings("ignore", message)
             yield
     finally:

@@ -1,1 +1,1 @@
-"""The verbs of the command line: each file has `HELP`, `add_arguments(parser)` and `run(args)`, and imports late."""
+"""Verbs of the command line. Each module defines `HELP`, `add_arguments(parser)` and `run(args)`."""

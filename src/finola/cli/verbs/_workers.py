@@ -1,4 +1,4 @@
-"""One piece of work after the other, in this process or in several."""
+"""Process a list of tasks in this process or in several worker processes."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from finola.cli.output import complain, is_bad_input, progress, sentence
+from finola.cli.output import describe_error, is_bad_input, print_error, progress
 from finola.errors import FinolaError
 
 
 class Failure(NamedTuple):
-    """Why one piece of work failed; unlike some exceptions, it can be sent between processes."""
+    """Error message of a failed task; unlike some exceptions, it can be pickled."""
 
-    sentence: str
+    message: str
 
 
 def work_through(
     work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], args: argparse.Namespace, what: str
 ) -> tuple[list[Any], int]:
-    """Call `work(*task)` for every task. Returns the results and the exit code.
+    """Call `work(*task)` for every task and return the results and the exit code.
 
-    A task that fails because of its input is reported on standard error, and the others are done.
+    Tasks that fail because of invalid input are reported on standard error; the others are still processed.
     """
     results = list(progress(_each(work, tasks, args.workers), len(tasks), what, quiet=args.json))
     failures = [result for result in results if isinstance(result, Failure)]
     for failure in failures:
-        complain(args.verb, failure.sentence)
+        print_error(args.verb, failure.message)
     return [result for result in results if not isinstance(result, Failure)], 2 if failures else 0
 
 
 def _attempt(work: Callable[..., Any], *task: Any) -> Any:
     try:
         return work(*task)
-    except Exception as error:  # of any class, because libraries have their own; a defect is raised again
+    except Exception as error:  # any class, because libraries define their own; defects are re-raised
         if not is_bad_input(error):
             raise
-        return Failure(sentence(error))
+        return Failure(describe_error(error))
 
 
 def _each(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int) -> Iterator[Any]:
-    """The results in order. An interruption ends the worker processes, which remove their temporary files."""
+    """Yield results in order. On interruption, worker processes are terminated and remove their temporary files."""
     if workers <= 1 or len(tasks) <= 1:
         for task in tasks:
             yield _attempt(work, *task)
@@ -57,12 +57,14 @@ def _each(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: i
     others = active_children()
     pool = ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), _start_worker)
     try:
-        with _interrupts_blocked():  # inherited by the workers: only this process answers Ctrl-C
+        with _interrupts_blocked():  # inherited by the workers: only this process handles Ctrl-C
             futures = [pool.submit(partial(_attempt_in_worker, work), *task) for task in tasks]
         for future in futures:
             yield future.result()
     except BrokenProcessPool as error:
-        raise FinolaError("A worker process was killed, probably for lack of memory: use fewer --workers.") from error
+        raise FinolaError(
+            "A worker process was killed, probably because memory ran out. Use fewer --workers."
+        ) from error
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in active_children():
@@ -75,7 +77,7 @@ def _each(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: i
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Deliver SIGINT to this process afterwards; processes started inside never receive it."""
+    """Defer SIGINT until the end of the block; processes started inside never receive it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -96,5 +98,5 @@ def _start_worker() -> None:
 def _attempt_in_worker(work: Callable[..., Any], *task: Any) -> Any:
     try:
         return _attempt(work, *task)
-    except SystemExit:  # the pool would take it for a result and go on with the next task
+    except SystemExit:  # the pool would treat it as a result and continue with the next task
         os._exit(1)

@@ -1,23 +1,25 @@
-"""finola app: serve an interactive page for the browser."""
+"""finola app: serve the interactive demo."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "open a page in the browser: drop a photo, see what a model makes of it"
+from finola.errors import MissingExtraError
+
+HELP = "serve an interactive demo in the browser"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--host", default="127.0.0.1", help="the address to listen at (default: %(default)s, this machine alone)"
+        "--host", default="127.0.0.1", help="address to bind to (default: %(default)s, local access only)"
     )
-    parser.add_argument("--port", type=int, help="the port to listen at (default: the first free one from 7860 on)")
+    parser.add_argument("--port", type=int, help="port to bind to (default: the first free port from 7860)")
     parser.add_argument(
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a further name of this machine under which browsers open the page; can be repeated",
+        help="additional host name under which browsers may open the page; can be repeated",
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
@@ -26,11 +28,11 @@ def run(args: argparse.Namespace) -> None:
     from importlib.util import find_spec
 
     if find_spec("gradio") is None:
-        raise ValueError("the page needs Gradio: pip install finola[app].")
+        raise MissingExtraError("finola app needs Gradio. Install it with: pip install finola[app]")
     from finola.app.server import serve
 
     def ready(address: str) -> None:
-        print(f"The page is at {address}, until you press Ctrl+C.", flush=True)
+        print(f"The app runs at {address}, press Ctrl+C to stop.", flush=True)
         if args.open:
             import webbrowser
 

@@ -1,4 +1,4 @@
-"""finola bench: speed and memory, measured here and now."""
+"""finola bench: measure speed and memory on this machine."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import argparse
 from typing import Any
 
 from finola.config import DEFAULT_CODEC
+from finola.errors import InputError
 
 HELP = "measure speed and memory on this machine"
 SUBJECTS = {
-    "propagation": "the recurrence as a share of the machine's matrix products, forward and backward",
-    "reconstruct": "a whole reconstruction, station by station",
-    "codec": "a photo's way into a .finola file and back",
-    "train": "images/s, FLOPs, the cost of loading photos, and memory against the map's area",
+    "propagation": "speed of the recurrence relative to matrix products (GEMM), forward and backward",
+    "reconstruct": "a reconstruction, stage by stage",
+    "codec": "compression to a .finola file and decompression",
+    "train": "images/s, FLOPs, data loading, and memory by map size",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", choices=list(SUBJECTS), help="; ".join(f"{k}: {v}" for k, v in SUBJECTS.items()))
+    parser.add_argument("what", nargs="?", metavar="RECIPE|MODEL", help="recipe to train (default: smoke), or model")
     parser.add_argument(
-        "what", nargs="?", metavar="RECIPE|MODEL", help="what to train (default: smoke) or to reconstruct with"
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="settings of the recipe to override, such as data.batch_size=32",
     )
+    parser.add_argument("--quick", action="store_true", help="skip slow baselines")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings of the recipe to change, as in data.batch_size=32"
+        "--compile", action="store_true", help="reconstruct: also measure model.compile() and its warm-up"
     )
-    parser.add_argument("--quick", action="store_true", help="leave out slow peers")
-    parser.add_argument("--compile", action="store_true", help="reconstruct: add model.compile(), and its warm-up")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -33,14 +37,14 @@ def run(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json
 
     if args.subject != "train" and args.overrides:
-        raise ValueError(f"{args.overrides[0]!r} changes a recipe, and bench {args.subject} has none.")
+        raise InputError(f"{args.overrides[0]!r} overrides a recipe, but bench {args.subject} has none. Remove it.")
     for option, given, subjects in (
         ("a recipe or model", args.what, ("train", "reconstruct", "codec")),
         ("--quick", args.quick, ("propagation", "reconstruct", "codec")),
         ("--compile", args.compile, ("reconstruct",)),
     ):
         if given and args.subject not in subjects:
-            raise ValueError(f"bench {args.subject} takes no {option.removeprefix('a ')}.")
+            raise InputError(f"bench {args.subject} does not support {option}. Remove it.")
     if args.subject == "propagation":
         from finola.bench.propagation import bench_propagation
 
@@ -72,25 +76,25 @@ def _show_propagation(result: dict[str, Any]) -> None:
         (r["case"], f"{1e3 * r['seconds']:.1f} ms", f"{r['gemm_gflops']:.0f}", f"{r['share_of_gemm']:.2f}", r["bar"])
         for r in result["rows"]
     ]
-    print_table(f"{result['threads']} threads", ["propagation", "time", "GEMM, GFLOP/s", "share", "bar"], rows)
+    print_table(f"{result['threads']} threads", ["propagation", "time", "GEMM, GFLOP/s", "share", "target"], rows)
     for memory in result["training_memory"]:
-        print(f"memory over plain autograd's, {memory['case']}: {memory['ratio']:.2f} (bar {memory['bar']})")
+        print(f"memory relative to plain autograd, {memory['case']}: {memory['ratio']:.2f} (target {memory['bar']})")
     for row in result.get("over_sequential", []):
         print(
-            f"C = 3072 at {row['side']}x{row['side']}: {row['ratio']:.1f} times as fast as position by position "
-            f"(bar {row['bar']}, the paper {row['paper']})"
+            f"C = 3072 at {row['side']}x{row['side']}: {row['ratio']:.1f} times as fast as the sequential loop "
+            f"(target {row['bar']}, paper {row['paper']})"
         )
     startup = result["startup"]
     print(f"finola --help takes {startup['help_seconds']:.2f} s; import finola adds {startup['import_seconds']:.2f} s")
     exponents = ", ".join(f"{name}^{value:.2f}" for name, value in result["exponents"].items())
-    print(f"time grows as {exponents}")
+    print(f"time scales as {exponents}")
 
 
 def _show_reconstruction(result: dict[str, Any]) -> None:
     from finola.cli.output import print_table
 
-    stations = dict(result["stations"])
-    rate = stations.pop("GEMM")["gflop_per_second"]
+    stages = dict(result["stations"])
+    gemm_speed = stages.pop("GEMM")["gflop_per_second"]
     rows = [
         (
             name,
@@ -99,14 +103,14 @@ def _show_reconstruction(result: dict[str, Any]) -> None:
             f"{r['gflop']:.1f}" if "gflop" in r else "",
             f"{r['share_of_gemm']:.2f}" if "gflop" in r else "",
         )
-        for name, r in stations.items()
+        for name, r in stages.items()
     ]
-    title = f"{result['model']}, one image, {result['threads']} threads, GEMM {rate:.0f} GFLOP/s"
+    title = f"{result['model']}, one image, {result['threads']} threads, GEMM {gemm_speed:.0f} GFLOP/s"
     print_table(title, ["", "time", "memory", "GFLOP", "share of GEMM"], rows)
     if "peer" in result:
-        print(f"peer: {result['peer']}")
+        print(f"baseline: {result['peer']}")
     if "time_over_peer" in result:
-        print(f"its time is {result['time_over_peer']:.2f} of the peer's")
+        print(f"time relative to the baseline: {result['time_over_peer']:.2f}")
     if "compile_warm_up_seconds" in result:
         print(f"the first call of the compiled model took {result['compile_warm_up_seconds']:.1f} s")
 
@@ -125,7 +129,9 @@ def _show_codec(result: dict[str, Any]) -> None:
         for r in result.get("effort", [])
     ]
     if efforts:
-        print_table("scikit-image's photos at one rate", ["effort", "bpp", "PSNR, dB", "seconds a photo"], efforts)
+        print_table(
+            "scikit-image photos at a fixed bit rate", ["effort", "bpp", "PSNR, dB", "seconds per photo"], efforts
+        )
 
 
 def _show_training(result: dict[str, Any]) -> None:
@@ -135,14 +141,14 @@ def _show_training(result: dict[str, Any]) -> None:
     rows = [
         ("images/s", f"{result['images_per_second']:.1f}"),
         ("images/s with loading", f"{result['images_per_second_with_loading']:.1f}"),
-        ("FLOPs of an image's step", f"{result['flops_per_image'] / 1e9:.3f} G"),
+        ("FLOPs per image and step", f"{result['flops_per_image'] / 1e9:.3f} G"),
         ("GEMM on this machine", f"{result['gemm_flops_per_second'] / 1e9:.1f} GFLOP/s"),
-        ("share of GEMM reached", f"{result['share_of_gemm']:.1%}"),
-        (f"loading, share of a step ({loading['workers']} workers)", f"{loading['share']:.1%}"),
-        ("waiting for photos, share of a step", f"{loading['wait_share']:.1%}"),
-        ("memory on this machine", f"{bounds['bytes_per_second'] / 1e9:.1f} GB/s"),
-        ("share of the roofline reached", f"{bounds['share_of_roofline']:.1%}"),
-        ("of the roofline, bound by memory", f"{bounds['memory_bound_share']:.1%}"),
+        ("fraction of GEMM speed", f"{result['share_of_gemm']:.1%}"),
+        (f"loading, fraction of a step ({loading['workers']} workers)", f"{loading['share']:.1%}"),
+        ("waiting for data, fraction of a step", f"{loading['wait_share']:.1%}"),
+        ("memory bandwidth", f"{bounds['bytes_per_second'] / 1e9:.1f} GB/s"),
+        ("fraction of the roofline", f"{bounds['share_of_roofline']:.1%}"),
+        ("memory-bound part of the roofline", f"{bounds['memory_bound_share']:.1%}"),
     ]
     if memory:
         squares = " ".join(f"{v['r_squared']:.5f}" for v in memory["lines"].values())
@@ -153,9 +159,9 @@ def _show_training(result: dict[str, Any]) -> None:
         (kind, f"{1e3 * r['seconds']:.1f} ms", f"{r['gflop']:.2f}", f"{r['megabytes']:.0f}")
         for kind, r in bounds["kinds"].items()
     ]
-    print_table("what a step needs at least", ["operation", "least time", "GFLOP", "MB moved"], kinds)
+    print_table("lower bounds for a step", ["operation", "minimum time", "GFLOP", "MB moved"], kinds)
 
 
 def _memory_row(row: dict[str, int]) -> tuple[str, str]:
     sizes = " ".join(f"{row[what] / 2**20:.2f} MiB" for what in ("step", "propagation"))
-    return f"memory of an image, map {row['map']}x{row['map']}: step, propagation", sizes
+    return f"memory per image, map {row['map']}x{row['map']}: step, propagation", sizes

@@ -1,4 +1,4 @@
-"""finola calibrate: the integer tables with which a model becomes a codec."""
+"""finola calibrate: compute the quantiser and entropy model that a model needs as a codec."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from finola.cli.output import add_force
+from finola.errors import InputError
 
-HELP = "make the tables with which a model compresses"
+HELP = "compute the quantiser and entropy model of a codec"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a model's folder, or the name of a wave start")
-    parser.add_argument("data", nargs="?", help="photos, their train split (default: FINOLA_DATA)")
-    parser.add_argument("--tiles", type=int, default=9600, help="how many tiles to look at (default: 9600)")
-    parser.add_argument("-o", "--out", help="the file to write (default: codec.safetensors in the model's folder)")
+    parser.add_argument("model", help="model folder, or the name of an untrained wave model")
+    parser.add_argument("data", nargs="?", help="photos whose train split is used (default: FINOLA_DATA)")
+    parser.add_argument("--tiles", type=int, default=9600, help="number of tiles (default: 9600)")
+    parser.add_argument("-o", "--out", help="file to write (default: codec.safetensors in the model folder)")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
 
     folder = Path(args.model).expanduser()
     if args.out is None and not folder.is_dir():
-        raise ValueError(f"{args.model} is no folder to keep the tables in: name a file with -o.")
+        raise InputError(f"{args.model} is not a folder, so the output file is unknown. Give it with -o FILE.")
     inputs = input_files(data=[args.data], models=[args.model])
     target = output_path(args.out or folder / FILE, inputs, args.force)
     model = load(args.model)
@@ -40,18 +41,20 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(facts)
     else:
-        print(f"{target}: tables for {facts['latents']} latents, {facts['bytes']:,} bytes")
+        print(f"{target}: calibration of {facts['latents']} latents, {facts['bytes']:,} bytes")
 
 
 def tiles(data: str | None, size: tuple[int, int], count: int, quiet: bool) -> Iterator[Any]:
-    """Random tiles of the train split, in batches of up to 64."""
+    """Yield random tiles of the train split in batches of up to 64, (N, 3, H, W) in [0, 1]."""
     import torch
 
     from finola.cli.output import progress
     from finola.data import RandomCrop, open_data
 
     if size[0] != size[1]:
-        raise ValueError(f"calibration cuts square tiles, and this model's are {size[0]}x{size[1]}.")
+        raise InputError(
+            f"Calibration supports square tiles only, but the tiles of this model are {size[0]}x{size[1]}."
+        )
     dataset = open_data(data, "train", transform=RandomCrop(size[0]), crops_per_image=2)
     batch: list[Any] = []
     for number in progress(range(-(-count // 2)), -(-count // 2), "reading tiles", quiet=quiet):

@@ -1,4 +1,4 @@
-"""finola compare: every peer of the paper, and the ones it left out, on the same photos in one run."""
+"""finola compare: compare models, the paper's baselines and further codecs on the same photos."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from pathlib import Path
 from typing import Any
 
 from finola.cli.output import add_force
+from finola.errors import InputError
 
-HELP = "compare models with DCT, wavelets, KLT and image files on photos"
+HELP = "compare models with DCT, wavelets, KLT and image codecs on photos"
 LATENTS = (1024, 2048, 4096, 8192)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", help="photos in any form that finola train takes, or files one by one")
+    parser.add_argument("data", nargs="+", help="photos in any format that finola train reads, or individual files")
     parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
-    parser.add_argument("--limit", type=int, help="use this many photos only")
+    parser.add_argument("--limit", type=int, help="maximum number of photos")
     parser.add_argument(
         "--models",
         nargs="*",
         metavar="MODEL",
-        help="names, folders, hub ids, vae:FOLDER (default: wave starts, and the package's)",
+        help="names, folders, hub ids, vae:FOLDER (default: untrained wave models and bundled models)",
     )
-    parser.add_argument("--latents", nargs="*", type=int, metavar="N", help="counts per 256x256 photo for the KLT")
-    parser.add_argument("--bpp", nargs="*", type=float, default=[0.2], metavar="X", help="rates for the table of files")
+    parser.add_argument("--latents", nargs="*", type=int, metavar="N", help="latents per 256x256 photo of the KLT")
+    parser.add_argument("--bpp", nargs="*", type=float, default=[0.2], metavar="X", help="bit rates of the codec table")
+    parser.add_argument("--train", help="photos whose train split the KLT is fitted to (default: that of DATA, if any)")
     parser.add_argument(
-        "--train", help="photos whose train split the KLT is fitted to (default: DATA's, if it has one)"
+        "--peers", nargs="*", metavar="WORD", help="compare only these methods, such as dct:3 jpeg:8 webp@0.2"
     )
-    parser.add_argument("--peers", nargs="*", metavar="WORD", help="exactly these, as in dct:3 jpeg:8 webp@0.2")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
-    parser.add_argument("--cache", help="folder that keeps rows and fitted KLTs (default: the user's cache)")
-    parser.add_argument("--plot", metavar="FILE", help="draw curves and points")
-    parser.add_argument("--sheet", metavar="FILE", help="draw crops at the first rate of --bpp")
-    parser.add_argument("-o", "--out", metavar="FILE", help="also write the JSON here")
+    parser.add_argument("--cache", help="folder for cached rows and fitted KLTs (default: the user's cache folder)")
+    parser.add_argument("--plot", metavar="FILE", help="plot of rate–distortion curves to write")
+    parser.add_argument("--sheet", metavar="FILE", help="image with crops at the first bit rate of --bpp to write")
+    parser.add_argument("-o", "--out", metavar="FILE", help="JSON file to write")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     if args.plot:
         check_path(args.plot)
     if args.sheet and Path(args.sheet).suffix.lower() not in WRITE:
-        raise ValueError(f"cannot write {args.sheet}: end its name with one of {', '.join(WRITE)}.")
+        raise InputError(f"Cannot write --sheet {args.sheet}: the name must end with one of {', '.join(WRITE)}.")
     inputs = input_files(data=[*args.data, *([args.train] if args.train else [])], models=args.models or [])
     output_paths(filter(None, (args.out, args.plot, args.sheet)), inputs, args.force)
     photos = Photos(tuple(args.data), args.split, args.limit)
@@ -65,11 +66,11 @@ def run(args: argparse.Namespace) -> None:
     train = args.train or args.data[0]
     fitted = fit(train, [word for word in words if word.startswith("klt")], cache)
     for word in words:
-        build_method(word, fitted)  # a peer that cannot be built is said before the long work
-    begin = time.perf_counter()
+        build_method(word, fitted)  # raise for invalid methods before the long computation
+    start = time.perf_counter()
     rows = _measure(photos, words, fitted, cache, args)
     result = gather(rows, words, args)
-    result["seconds"] = round(time.perf_counter() - begin, 1)  # rows that were kept from before take none
+    result["seconds"] = round(time.perf_counter() - start, 1)  # cached rows take no time
     result["command"] = f"finola {shlex.join(sys.argv[1:])}"
     result["left_out"] = left_out
     if args.out:
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """The peers to measure, and a sentence for each kind that has to be left out."""
+    """Return the methods to compare, and a message for each excluded kind."""
     from finola.baselines.image_codecs import FORMATS
     from finola.compare.klt_cache import klt_words
     from finola.compare.methods import MODELS, TRANSFORMS, file_ladder, files_at
@@ -102,7 +103,9 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
         return list(dict.fromkeys(args.peers)), []
     words = [*TRANSFORMS, *file_ladder(), *(word for rate in args.bpp for word in files_at(rate))]
     words += [*MODELS, *bundled_names()] if args.models is None else args.models
-    left_out = [f"{name}: this Pillow cannot write it" for name, known in FORMATS.items() if not known.available()]
+    left_out = [
+        f"{name}: not supported by the installed Pillow" for name, known in FORMATS.items() if not known.available()
+    ]
     if args.latents is not None and not args.latents:
         return words, left_out
     if args.train or _has_train(args.data):
@@ -110,14 +113,14 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
             args.latents or LATENTS, photos=len(open_data(args.train or args.data[0], "train"))
         )
         words += fitting
-        left_out += [f"{word}: the train split has too few photos to fit it to" for word in too_many]
+        left_out += [f"{word}: the train split has too few photos to fit it" for word in too_many]
     else:
-        left_out.append("KLT: there is no train split here to fit it to; name one with --train")
+        left_out.append("KLT: no train split to fit it to; give one with --train")
     return list(dict.fromkeys(words)), left_out
 
 
 def _has_train(data: Sequence[str]) -> bool:
-    """Whether the data keeps a train split apart: a KLT fitted to what it is measured on would be no peer."""
+    """Whether the data has a separate train split. Fitting the KLT to the test photos would not be a fair baseline."""
     from finola.compare.runner import Photos
     from finola.data import open_data
 
@@ -150,12 +153,12 @@ def _measure(
             rows += more
             bar.update(task, completed=done, total=total)
     if not rows:
-        raise ValueError("not one photo could be read, so there is nothing to compare.")
+        raise InputError(f"No photo in {' '.join(args.data)} could be read.")
     return rows
 
 
 def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespace) -> dict[str, Any]:
-    """Everything that a comparison says, ready for JSON."""
+    """Summarise a comparison as a JSON-serialisable dictionary."""
     import PIL
     import torch
 
@@ -185,7 +188,7 @@ def _show(result: dict[str, Any]) -> None:
     where = f"{result['images']} photos of {result['data']}"
     columns = ["PSNR", "SSIM", "MS-SSIM", "encode*", "decode*"]
     latents = [
-        (m["label"], f"{m['latents']:.0f}", *_figures(m), _optional(m.get("quoted_psnr"), ".1f"))
+        (m["label"], f"{m['latents']:.0f}", *_metrics(m), _optional(m.get("quoted_psnr"), ".1f"))
         for m in by_latents(result["methods"])
     ]
     if latents:
@@ -194,7 +197,7 @@ def _show(result: dict[str, Any]) -> None:
         rows = [(e["method"], e["latents"] or e.get("shape", "-"), f"{e['psnr']:.1f}") for e in others]
         print_table("quoted from the paper, not measured here", ["ImageNet-1K val", "latents", "PSNR"], rows)
     for rate, table in by_rate(result["methods"]).items():
-        body = [(m["label"], f"{m['bpp']:.3f}", *_figures(m)) for m in table]
+        body = [(m["label"], f"{m['bpp']:.3f}", *_metrics(m)) for m in table]
         print_table(f"files of at most {rate} bits per pixel: {where}", ["", "bpp", *columns], body)
     if result["against_jpeg"]:
         body = [
@@ -205,14 +208,14 @@ def _show(result: dict[str, Any]) -> None:
     if any(m["bpp"] is not None for m in result["methods"]):
         bits = [(e["method"], e["data"], f"{e['bpp']:.2f}", f"{e['psnr']:.1f}") for e in result["quoted"]["bits"]]
         print_table("quoted from the paper, not measured here", ["", "data", "bpp", "PSNR"], bits)
-    print("* milliseconds per photo on one thread; a file of a given rate is searched for by its quality.")
-    for sentence in result["left_out"]:
-        print(f"left out: {sentence}.")
+    print("* milliseconds per photo on one thread; for a given bit rate, including the search for the quality setting.")
+    for message in result["left_out"]:
+        print(f"excluded: {message}.")
 
 
-def _figures(method: dict[str, Any]) -> tuple[str, ...]:
-    figures = (_optional(method["psnr"], ".2f"), _optional(method["ssim"], ".3f"), _optional(method["ms_ssim"], ".3f"))
-    return *figures, f"{1e3 * method['encode_seconds']:.0f}", f"{1e3 * method['decode_seconds']:.0f}"
+def _metrics(method: dict[str, Any]) -> tuple[str, ...]:
+    metrics = (_optional(method["psnr"], ".2f"), _optional(method["ssim"], ".3f"), _optional(method["ms_ssim"], ".3f"))
+    return *metrics, f"{1e3 * method['encode_seconds']:.0f}", f"{1e3 * method['decode_seconds']:.0f}"
 
 
 def _optional(value: float | None, form: str, unit: str = "") -> str:

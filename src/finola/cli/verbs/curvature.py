@@ -1,4 +1,4 @@
-"""finola curvature: how curved the surfaces of a feature map are, one model beside another."""
+"""finola curvature: measure and plot the Gaussian curvature of feature maps of one or two models."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
     from finola.masked import MaskedFinola
 
-HELP = "draw the most curved channels of a model's map of a photo, beside those of another model"
+HELP = "plot the channels of a feature map with the largest curvature, optionally for two models"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("photo", help="a file, or skimage:NAME")
-    parser.add_argument("-m", "--model", required=True, help="a folder, of a masked model too, a name, or a hub id")
-    parser.add_argument("--beside", metavar="MODEL", help="a second model, as a masked one beside one that is not")
+    parser.add_argument("-m", "--model", required=True, help="model folder (also of a masked model), name or hub id")
+    parser.add_argument("--beside", metavar="MODEL", help="second model for comparison, such as a masked one")
     parser.add_argument(
         "--map",
         choices=("z", "encoder"),
         default="z",
-        help="the map that the recurrence grows, or the encoder's (default: %(default)s)",
+        help="z: the propagated map; encoder: the encoder's feature map (default: %(default)s)",
     )
-    parser.add_argument(
-        "-o", "--out", required=True, metavar="FILE", help="picture to write (.png, .jpg, .pdf or .svg)"
-    )
+    parser.add_argument("-o", "--out", required=True, metavar="FILE", help="plot to write (.png, .jpg, .pdf or .svg)")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -49,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
         image = read_cropped([args.photo], model.config.image_size)[0]
         images.append(image)
         found.append(Curved.measure(_name(model), feature_map(model, image, args.map)))
-    what = "the map that the recurrence grows" if args.map == "z" else "the encoder's map"
+    what = "the propagated map z" if args.map == "z" else "the encoder's feature map"
     figure = plot_curvature(found, images[0], f"Gaussian curvature of {what}, {args.photo}")
     save_figure(figure, args.out)
     numbers = [one.numbers() for one in found]
@@ -60,14 +58,12 @@ def run(args: argparse.Namespace) -> None:
         (one["name"], one["channels"], *(f"{one['rms_of_peaks'][word]:.3g}" for word in ("median", "mean", "max")))
         for one in numbers
     ]
-    print_table(
-        "root mean square of peak curvatures, over channels", ["model", "channels", "median", "mean", "max"], rows
-    )
-    print(f"drawn into {args.out}")
+    print_table("RMS of peak curvatures over channels", ["model", "channels", "median", "mean", "max"], rows)
+    print(f"written to {args.out}")
 
 
 def load_any(word: str) -> Autoencoder | MaskedFinola:
-    """`finola.load`, and the folders of masked models."""
+    """Load an autoencoder with `finola.load`, or a masked model from its folder."""
     from finola.masked import MaskedFinola
     from finola.zoo import load
 
@@ -79,6 +75,6 @@ def load_any(word: str) -> Autoencoder | MaskedFinola:
 
 
 def _name(model: Autoencoder | MaskedFinola) -> str:
-    """What a model is called in the figure."""
+    """Name of a model in the plot."""
     variant = getattr(model, "variant", None)
     return f"{model.config}, masked {variant.upper()}" if variant else str(model.config)

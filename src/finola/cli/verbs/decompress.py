@@ -1,4 +1,4 @@
-"""finola decompress: the photos of .finola files."""
+"""finola decompress: decode .finola files to photos."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from finola.cli.output import add_force
 
-HELP = "turn .finola files back into photos"
+HELP = "decompress .finola files to photos"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,10 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--out",
-        help="a photo's file for one, else a folder (default: PNG beside each; photo.finola.png if photo.png exists)",
+        help="file for one input, else a folder (default: PNG next to each, photo.finola.png if photo.png exists)",
     )
-    parser.add_argument("--model", help="the folder of the model they were made with, if it is not bundled")
-    parser.add_argument("--workers", type=int, default=1, help="processes, for many files")
+    parser.add_argument("--model", help="folder of the model used for compression, if it is not bundled")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes (default: %(default)s)")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -46,16 +46,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any]:
-    """Write one photo."""
+    """Decode one file, write the photo, and return its size and the decoding time."""
     import time
 
     from finola.codec.codec import decode, read_container, write_photo
     from finola.files import naming
 
-    begin = time.perf_counter()
+    start = time.perf_counter()
     container = read_container(source)
     image = decode(container, model)
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     with naming(Path(target)):
         write_photo(image, container, Path(target))
     row = {"file": source, "photo": target, "width": container.width, "height": container.height}

@@ -1,4 +1,4 @@
-"""finola detect: boxes, names and scores of what is in photos, drawn and as COCO writes them."""
+"""finola detect: detect objects in photos, draw boxes, and write results in COCO format."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from finola.cli.output import add_force
+from finola.errors import InputError
 
-HELP = "find objects in photos by a trained detector: drawn boxes, and JSON as COCO writes it"
+HELP = "detect objects in photos: images with boxes, and JSON in COCO format"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_finder_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("photos", nargs="+", help="files, folders, or skimage:NAME")
-    parser.add_argument("-m", "--model", required=True, help="the folder of a trained model, or a hub id")
+    parser.add_argument("-m", "--model", required=True, help="folder of a trained model, or a hub id")
     parser.add_argument("-o", "--out", default=out, help="folder to write to (default: %(default)s)")
-    parser.add_argument("--score", type=float, default=0.5, help="leave out what is less sure (default: %(default)s)")
+    parser.add_argument("--score", type=float, default=0.5, help="minimum score of objects (default: %(default)s)")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -28,20 +29,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_finder(args: argparse.Namespace, masks: bool) -> int:
-    """Photos that cannot be read are reported one by one, and the exit code is then 2."""
+    """Detect or segment objects in all photos. Unreadable photos are reported, and the exit code is then 2."""
     import json
 
     from finola.cli.output import (
-        complain,
+        describe_error,
         input_files,
         is_bad_input,
         output_folder,
+        print_error,
         print_json,
         print_table,
         progress,
-        sentence,
     )
-    from finola.cli.verbs.reconstruct import free_names
+    from finola.cli.verbs.reconstruct import unique_names
     from finola.evaluation.detection import find_in, load_finder
     from finola.files import naming, output_paths, write_text
     from finola.heads.mask_rcnn import Segmenter
@@ -49,29 +50,29 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
     from finola.image_io import named_photos, open_photo, photo_name, read_photo, save_photo
 
     if not 0 <= args.score <= 1:
-        raise ValueError(f"--score is {args.score}; it lies between 0 and 1.")
+        raise InputError(f"--score is {args.score}, but must be between 0 and 1.")
     photos = [photo for given in args.photos for photo in named_photos(given)]
     out = output_folder(args.out)
-    paths, target = [out / f"{name}.png" for name in free_names(photos)], out / "objects.json"
+    paths, target = [out / f"{name}.png" for name in unique_names(photos)], out / "objects.json"
     inputs = input_files(map(str, photos), models=[args.model])
     output_paths([*paths, target], inputs, args.force, create=True)
     model = load_finder(args.model)
     if masks and not isinstance(model, Segmenter):
-        raise ValueError(f"{args.model} is a detector and draws boxes only: use finola detect, or train a segmenter.")
+        raise InputError(f"{args.model} is a detector without masks. Use finola detect, or train a segmenter.")
     failed = 0
     rows: list[dict[str, Any]] = []
     categories: list[dict[str, Any]] = [{"id": number, "name": name} for number, name in enumerate(model.classes, 1)]
     content: dict[str, Any] = {"images": [], "annotations": [], "categories": categories}
     work = zip(photos, paths, strict=True)
     quiet = args.json or len(photos) == 1
-    for number, (photo, path) in enumerate(progress(work, len(photos), "looking", quiet=quiet), 1):
+    for number, (photo, path) in enumerate(progress(work, len(photos), "detecting", quiet=quiet), 1):
         try:
             found = find_in(model, open_photo(photo), photo_name(photo), args.score)
             original = read_photo(photo)
-        except Exception as error:  # of any class, because libraries have their own; a defect is raised again
+        except Exception as error:  # any class, because libraries define their own; defects are re-raised
             if not is_bad_input(error):
                 raise
-            complain(args.verb, sentence(error))
+            print_error(args.verb, describe_error(error))
             failed += 1
             continue
         found = found if masks else found._replace(masks=None)
@@ -89,13 +90,13 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
         print_json(content)
         return 2 if failed else 0
     body = [(r["photo"], "x".join(map(str, r["size"])), len(r["objects"]), tally(r["objects"])) for r in rows]
-    print_table(str(args.model), ["photo", "size", "objects", "what"], body)
-    print(f"pictures and {target.name} written to {out}")
+    print_table(str(args.model), ["photo", "size", "objects", "classes"], body)
+    print(f"images and {target.name} written to {out}")
     return 2 if failed else 0
 
 
 def tally(names: list[str]) -> str:
-    """Names with their counts, the most frequent first.
+    """Format names with their counts, most frequent first.
 
     >>> tally(["dog", "cat", "dog"])
     '2 dog, 1 cat'

@@ -1,4 +1,4 @@
-"""finola evaluate: how well a model gives photos back, image by image, the best, median and worst pictured."""
+"""finola evaluate: per-image reconstruction metrics with a contact sheet, classification accuracy, or COCO metrics."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finola.cli.output import add_force
+from finola.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from finola.autoencoder import Autoencoder
 
-HELP = "measure a model on photos: PSNR, SSIM and MS-SSIM image by image, accuracy of a classifier, COCO's AP"
-FIGURES = ("psnr", "ssim", "ms_ssim")
+HELP = "evaluate a model: PSNR, SSIM and MS-SSIM per image, accuracy of a classifier, or AP of a detector"
+METRICS = ("psnr", "ssim", "ms_ssim")
 OBJECTS, ROWS = ("summary.json", "results.json"), ("summary.json", "images.csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a folder, a name, or a hub id")
-    parser.add_argument("data", nargs="?", help="photos in any form that finola train takes (default: FINOLA_DATA)")
+    parser.add_argument("model", help="model folder, name or hub id")
+    parser.add_argument("data", nargs="?", help="photos in any format that finola train reads (default: FINOLA_DATA)")
     parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
-    parser.add_argument("--limit", type=int, help="use this many photos only, from all over the data")
+    parser.add_argument("--limit", type=int, help="maximum number of photos, evenly spread over the data")
     parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from finola.cli.evaluate_classification import evaluate_classes
     from finola.cli.evaluate_detection import evaluate_objects
-    from finola.cli.output import input_files, output_folder, print_json, print_table, write_figures
+    from finola.cli.output import input_files, output_folder, print_json, print_table, write_metrics
     from finola.data import Whole, open_data
     from finola.data.sources import evenly
     from finola.files import output_paths
@@ -44,9 +45,9 @@ def run(args: argparse.Namespace) -> None:
         inputs = input_files(data=[args.data], models=[args.model])
         output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
         args.out = str(output_folder(args.out))
-    others = {"a detector": evaluate_objects, "a segmenter": evaluate_objects, "a classifier": evaluate_classes}
-    if kind in others:
-        others[kind](args)
+    evaluators = {"a detector": evaluate_objects, "a segmenter": evaluate_objects, "a classifier": evaluate_classes}
+    if kind in evaluators:
+        evaluators[kind](args)
         return
     model = load(args.model)
     dataset = open_data(args.data, args.split, transform=Whole())
@@ -54,20 +55,20 @@ def run(args: argparse.Namespace) -> None:
     rows = evaluate(model, dataset, quiet=args.json)
     summary: dict[str, Any] = {"model": args.model, "name": str(model.config), "data": args.data, "split": args.split}
     summary["images"] = len(rows)
-    for figure in FIGURES:
-        values = [row[figure] for row in rows if row[figure] is not None]
-        summary[figure] = round(sum(values) / len(values), 4) if values else None
+    for metric in METRICS:
+        values = [row[metric] for row in rows if row[metric] is not None]
+        summary[metric] = round(sum(values) / len(values), 4) if values else None
     summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
     if args.out:
-        write_figures(Path(args.out), summary, rows)
+        write_metrics(Path(args.out), summary, rows)
         _contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset)
     if args.json:
         print_json(summary)
         return
     body = [
-        (figure.upper().replace("_", "-"), "-" if summary[figure] is None else summary[figure]) for figure in FIGURES
+        (metric.upper().replace("_", "-"), "-" if summary[metric] is None else summary[metric]) for metric in METRICS
     ]
-    print_table(f"{summary['name']} on {len(rows)} photos of {args.data or 'FINOLA_DATA'}", ["figure", "mean"], body)
+    print_table(f"{summary['name']} on {len(rows)} photos of {args.data or 'FINOLA_DATA'}", ["metric", "mean"], body)
     if report := dataset.report():
         print(report)
     if args.out:
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def evaluate(model: Autoencoder, dataset: Any, quiet: bool = False) -> list[dict[str, Any]]:
-    """One row per readable photo: index, name, and its figures (None where the photo is too small for one)."""
+    """Return one row per readable photo: index, name and metrics (None if the photo is too small)."""
     import torch
 
     from finola.cli.output import progress
@@ -94,7 +95,7 @@ def evaluate(model: Autoencoder, dataset: Any, quiet: bool = False) -> list[dict
         rounded = {key: None if value is None else round(value, digits[key]) for key, value in found.items()}
         rows.append({"index": index, "name": dataset.name(index)} | rounded)
     if not rows:
-        raise ValueError("not one photo could be read, so there is nothing to measure.")
+        raise InputError(f"{dataset.source.where} has no readable photo.")
     return rows
 
 
@@ -103,7 +104,7 @@ def _floats(images: Tensor) -> Tensor:
 
 
 def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, dataset: Any, columns: int = 3) -> None:
-    """Best, median and worst by PSNR, one line each: the original, then what the model made of it."""
+    """Save originals and reconstructions of the photos with best, median and worst PSNR, one line each."""
     import torch
     from PIL import Image, ImageDraw
 

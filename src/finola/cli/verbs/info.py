@@ -1,10 +1,10 @@
-"""finola info: what a .finola file says of itself, without decoding it."""
+"""finola info: print the header of a .finola file without decoding it."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "show what a .finola file holds"
+HELP = "print size, model and settings of a .finola file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> None:
 
     container = read_container(args.file)
     size = container.overhead() + len(container.payload)
-    facts = {
+    fields = {
         "width": container.width,
         "height": container.height,
         "grey": container.grey,
@@ -33,6 +33,6 @@ def run(args: argparse.Namespace) -> None:
         "icc_bytes": len(container.icc or b""),
     }
     if args.json:
-        print_json(facts)
+        print_json(fields)
     else:
-        print_table(args.file, ["", ""], [(key.replace("_", " "), value) for key, value in facts.items()])
+        print_table(args.file, ["", ""], [(key.replace("_", " "), value) for key, value in fields.items()])

@@ -1,4 +1,4 @@
-"""finola latent: what lies in the space of q, as statistics, pictures and measurements."""
+"""finola latent: statistics, plots and measurements of the latent space of q."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from finola.cli.inputs import add_crop, add_data, cropped_size, open_cropped, read_cropped, readable
 from finola.cli.output import add_force
 from finola.config import DEFAULT_WHOLE
+from finola.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from finola.evaluation.latent.statistics import Statistics
     from finola.plotting.latent import Drawn
 
-HELP = "look into the space of q: its mean, fades, mirrors, mixes, samples, components and neighbours"
+HELP = "analyse the latent space of q: mean, interpolation, mirroring, sampling, PCA and nearest neighbours"
 PHOTO = "a file, or skimage:NAME"
 
 Act = Callable[[argparse.Namespace], None]
@@ -32,51 +33,53 @@ def add_arguments(parser: ArgumentParser) -> None:
     def add(name: str, act: Act, words: str, *, statistics: bool = True, picture: bool = True) -> ArgumentParser:
         one: ArgumentParser = acts.add_parser(name, help=words, description=words)
         one.set_defaults(act=act)
-        text = "a folder, a name, or a hub id (default: %(default)s)"
+        text = "model folder, name or hub id (default: %(default)s)"
         one.add_argument("-m", "--model", default=DEFAULT_WHOLE, help=text)
         one.add_argument("--json", action="store_true", help="print JSON")
         if statistics:
-            text = "what finola latent fit made for this model (default: those that come with it)"
+            text = "file written by finola latent fit for this model (default: the file stored with the model)"
             one.add_argument("-s", "--statistics", metavar="FILE", help=text)
         if picture:
-            text = "picture to write (.png, .jpg, .pdf or .svg)"
+            text = "plot to write (.png, .jpg, .pdf or .svg)"
             one.add_argument("-o", "--out", required=True, metavar="FILE", help=text)
         return one
 
-    words = "measure mean, covariance and principal components of q over photos"
+    words = "compute mean, covariance and principal components of q over photos"
     fit = add("fit", _fit, words, statistics=False, picture=False)
     add_data(fit, "train")
     fit.add_argument("-o", "--out", required=True, metavar="FILE", help="safetensors file to write")
-    fit.add_argument("--components", type=int, help="keep this many principal components only (default: all)")
+    fit.add_argument("--components", type=int, help="number of principal components to store (default: all)")
     fit.add_argument(
-        "--incremental", action="store_true", help="never hold the whole covariance (default: past 4096 numbers in q)"
+        "--incremental",
+        action="store_true",
+        help="incremental PCA without the full covariance (default: if q has more than 4096 dimensions)",
     )
-    add("mean", _mean, "draw the mean of q")
-    fade = add("fade", _fade, "fade photos into the mean")
-    mirror = add("mirror", _mirror, "walk from photos through the mean to 2q̄ − q, which reverses colours")
-    mix = add("interpolate", _interpolate, "mix the q of two photos", statistics=False)
+    add("mean", _mean, "decode the mean of q")
+    fade = add("fade", _fade, "interpolate from photos to the mean of q")
+    mirror = add("mirror", _mirror, "interpolate from photos through the mean to 2q̄ − q, which reverses colours")
+    mix = add("interpolate", _interpolate, "interpolate between the q of two photos", statistics=False)
     mix.add_argument("first", help=PHOTO)
     mix.add_argument("second", help=PHOTO)
     for one in (fade, mirror, mix):
-        one.add_argument("--steps", type=int, default=5, help="pictures on the way (default: %(default)s)")
-    sample = add("sample", _sample, "draw q from the Gaussian with the mean and covariance of photos")
-    sample.add_argument("--count", type=int, default=10, help="how many (default: %(default)s)")
-    sample.add_argument("--seed", type=int, default=0, help="which ones (default: %(default)s)")
-    pca = add("pca", _pca, "draw photos from their first K principal components")
-    pca.add_argument("-k", type=int, nargs="+", help="values of K (default: five, up to all)")
+        one.add_argument("--steps", type=int, default=5, help="number of interpolation steps (default: %(default)s)")
+    sample = add("sample", _sample, "sample q from a Gaussian with the mean and covariance of photos")
+    sample.add_argument("--count", type=int, default=10, help="number of images (default: %(default)s)")
+    sample.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
+    pca = add("pca", _pca, "reconstruct photos from their first K principal components")
+    pca.add_argument("-k", type=int, nargs="+", help="values of K (default: five values up to all components)")
     for one in (fade, mirror, pca):
         one.add_argument("photos", nargs="+", metavar="PHOTO", help=PHOTO)
-    near = add("neighbours", _neighbours, "find the photos whose q is nearest to that of one")
+    near = add("neighbours", _neighbours, "find the nearest neighbours of a photo by q")
     near.add_argument("photo", help=PHOTO)
     add_data(near, "all")
-    near.add_argument("--count", type=int, default=6, help="how many (default: %(default)s)")
-    near.add_argument("-k", type=int, help="look at the first K principal components only (default: all)")
+    near.add_argument("--count", type=int, default=6, help="number of images (default: %(default)s)")
+    near.add_argument("-k", type=int, help="compare the first K principal components only (default: all)")
     words = "measure the paper's observations about q on photos"
     seen = add("observe", _observe, words, statistics=False, picture=False)
     add_data(seen, "val")
-    words = "(default: those that come with the model, else fitted now, on the data's train split)"
+    words = "file written by finola latent fit (default: stored with the model, else computed on the train split)"
     seen.add_argument("-s", "--statistics", metavar="FILE", help=words)
-    seen.add_argument("-o", "--out", metavar="FILE", help="JSON file to keep the figures in")
+    seen.add_argument("-o", "--out", metavar="FILE", help="JSON file to write")
     for one in (fit, fade, mirror, mix, pca, near, seen):
         add_crop(one)
     for one in acts.choices.values():
@@ -119,7 +122,7 @@ def _mean(args: argparse.Namespace) -> None:
     from finola.plotting.latent import averaged
 
     model, statistics = _loaded(args)
-    _show(args, averaged(model, statistics), "what the mean of q draws")
+    _show(args, averaged(model, statistics), "decoded mean of q")
 
 
 def _fade(args: argparse.Namespace) -> None:
@@ -127,7 +130,7 @@ def _fade(args: argparse.Namespace) -> None:
 
     model, statistics = _loaded(args)
     images = read_cropped(args.photos, cropped_size(args, model.config))
-    _show(args, faded(model, statistics, images, _steps(args)), f"{len(images)} photos fading into the mean")
+    _show(args, faded(model, statistics, images, _steps(args)), f"{len(images)} photos interpolated to the mean")
 
 
 def _mirror(args: argparse.Namespace) -> None:
@@ -136,7 +139,7 @@ def _mirror(args: argparse.Namespace) -> None:
     model, statistics = _loaded(args)
     drawn = faded(model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), _steps(args), end=2.0)
     values = ", ".join(f"{value:.2f}" for value in drawn.numbers["correlation_of_mirror"])
-    _show(args, drawn, f"mirror and photo around the mean correlate by {values}")
+    _show(args, drawn, f"correlation of mirrored image and photo around the mean: {values}")
 
 
 def _interpolate(args: argparse.Namespace) -> None:
@@ -149,14 +152,14 @@ def _interpolate(args: argparse.Namespace) -> None:
     images = read_cropped([args.first, args.second], cropped_size(args, model.config))
     drawn = interpolated(model, images[:1], images[1:], _steps(args))
     values = ", ".join(f"{one[0]:.1f}" for one in drawn.numbers["psnr_to_pixel_mix"].values())
-    _show(args, drawn, f"to the mix of pixels: {values} dB")
+    _show(args, drawn, f"PSNR to the interpolated pixels: {values} dB")
 
 
 def _sample(args: argparse.Namespace) -> None:
     from finola.plotting.latent import sampled
 
     if args.count < 1:
-        raise ValueError(f"--count {args.count} asks for no sample: use 1 or more.")
+        raise InputError(f"--count is {args.count}, but must be at least 1.")
     model, statistics = _loaded(args)
     _show(args, sampled(model, statistics, args.count, args.seed), f"{args.count} samples")
 
@@ -177,7 +180,7 @@ def _neighbours(args: argparse.Namespace) -> None:
     from finola.plotting.latent import found
 
     if args.count < 1:
-        raise ValueError(f"--count {args.count} asks for no neighbour: use 1 or more.")
+        raise InputError(f"--count is {args.count}, but must be at least 1.")
     model, statistics = _loaded(args)
     query = read_cropped([args.photo], cropped_size(args, model.config))
     data = open_cropped(args, model.config, args.split)
@@ -235,16 +238,16 @@ def _print_observations(result: dict[str, Any]) -> None:
     chosen = [0, len(parts["k"]) // 2, len(parts["k"]) - 1]
     rows = [
         (
-            "the mean draws a flat image: its std, as a share of an image's",
+            "the mean decodes to a flat image: std relative to that of images",
             f"{result['mean']['share_of_an_image']:.1%}",
         ),
         ("the mirror reverses colours: correlation around the mean", f"{mirror['correlation']:.3f}"),
         ("  photos where it is negative", f"{mirror['share_negative']:.0%}"),
-        ("a mix of q mixes images: PSNR to the mix of pixels, t = ½", f"{mixes['0.5']:.2f} dB"),
-        ("more components, more detail: PSNR rises with every K", "yes" if parts["rises_with_k"] else "no"),
+        ("interpolating q interpolates images: PSNR to interpolated pixels, t = ½", f"{mixes['0.5']:.2f} dB"),
+        ("more components add detail: PSNR increases with K", "yes" if parts["rises_with_k"] else "no"),
         *((f"  K = {parts['k'][i]}", f"{parts['psnr'][i]:.2f} dB") for i in chosen),
         ("samples look like noise: kurtosis of pixel differences (noise: 3)", f"{samples['kurtosis']:.1f}"),
-        ("  the same of what photos' q draw", f"{samples['kurtosis_of_images']:.1f}"),
+        ("  kurtosis of reconstructed photos", f"{samples['kurtosis_of_images']:.1f}"),
     ]
     title = f"{result['model']}: {result['images']} images of {result['data']}, statistics over {result['fitted_on']:,}"
     print_table(title, ["observation", "measured"], rows)
@@ -258,7 +261,9 @@ def _loaded(args: argparse.Namespace) -> tuple[Autoencoder, Statistics]:
     check_path(args.out)
     path = args.statistics or kept_with(args.model)
     if path is None:
-        raise ValueError(f"{args.model} brings no statistics: make them with finola latent fit, and say -s FILE.")
+        raise InputError(
+            f"{args.model} has no stored statistics. Compute them with finola latent fit and pass them with -s FILE."
+        )
     model = load(args.model)
     return model, Statistics.load(path, model)
 
@@ -275,7 +280,7 @@ def _pixels(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterator
 
 def _steps(args: argparse.Namespace) -> int:
     if args.steps < 2:
-        raise ValueError(f"--steps {args.steps} leads nowhere: use 2 or more.")
+        raise InputError(f"--steps is {args.steps}, but must be at least 2.")
     return int(args.steps)
 
 
@@ -287,4 +292,4 @@ def _show(args: argparse.Namespace, drawn: Drawn, words: str) -> None:
     if args.json:
         print_json({"model": args.model, "written": args.out} | drawn.numbers)
         return
-    print(f"{words}\ndrawn into {args.out}" if words else f"drawn into {args.out}")
+    print(f"{words}\nwritten to {args.out}" if words else f"written to {args.out}")

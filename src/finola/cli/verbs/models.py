@@ -1,16 +1,16 @@
-"""finola models: every model of the paper by name, with counted parameters and multiply–adds."""
+"""finola models: list the models of the paper with parameters and multiply–adds."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-HELP = "list every model by name with its parameters and multiply-adds, station by station"
-STATIONS = ("encoder", "pooling", "propagation", "decoder")
+HELP = "list models with parameters and multiply-adds of each stage"
+STAGES = ("encoder", "pooling", "propagation", "decoder")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="*", help="count these names instead of the whole list")
+    parser.add_argument("name", nargs="*", help="model names (default: all bundled models and those of the paper)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -29,9 +29,9 @@ def run(args: argparse.Namespace) -> None:
     for group in groups:
         body = [_cells(row) for row in rows if row["group"] == group]
         print_table(group, ["name", "latent", "encode", "pool", "grow", "decode", "all"], body)
-    print("Above: parameters. Below: multiply-adds for one image.")
+    print("Upper line: parameters. Lower line: multiply-adds per image.")
     if not args.name and bundled_classifiers():
-        print(f"Classifiers in the package, for finola classify: {', '.join(bundled_classifiers())}.")
+        print(f"Bundled classifiers for finola classify: {', '.join(bundled_classifiers())}.")
 
 
 def _row(group: str, name: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _row(group: str, name: str) -> dict[str, Any]:
     config, counted = ModelConfig.parse(full_name(name)), count(full_name(name))
     row: dict[str, Any] = {"group": group, "name": name, "latent": config.channels * config.paths}
     for key in ("parameters", "multiply_adds"):
-        row[key] = {station: getattr(counted[station], key) for station in STATIONS}
+        row[key] = {station: getattr(counted[station], key) for station in STAGES}
         row[key]["all"] = sum(row[key].values())
     row["parameters_per_matrix"] = config.channels**2
     return row
@@ -49,13 +49,13 @@ def _row(group: str, name: str) -> dict[str, Any]:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     cells = [row["name"], f"{row['latent']:,}"]
-    for station in (*STATIONS, "all"):
+    for station in (*STAGES, "all"):
         cells.append(f"{short(row['parameters'][station])}\n{short(row['multiply_adds'][station])}")
     return cells
 
 
 def short(number: int) -> str:
-    """1234567 → 1.23M.
+    """Format a number with a unit prefix: 1234567 → 1.23M.
 
     >>> short(268_435_456), short(0)
     ('268M', '0')

@@ -1,23 +1,29 @@
-"""finola probe: what a frozen encoder knows about classes, by nearest neighbours and by heads on kept features."""
+"""finola probe: accuracy of k-NN and trained heads on the cached features of a frozen encoder."""
 
 from __future__ import annotations
 
 import argparse
 
+from finola.errors import InputError, UnknownNameError
+
 HELP = "probe a frozen encoder with labelled photos: k-NN, lin, tran-1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("encoder", help="any trained model (folder, name, hub id), or a fresh encoder such as mf-w720")
+    parser.add_argument(
+        "encoder", help="trained model (folder, name, hub id), or a randomly initialised encoder such as mf-w720"
+    )
     parser.add_argument("data", nargs="?", help="labelled photos: class folders or parquet (default: FINOLA_DATA)")
     parser.add_argument(
         "--probes", nargs="+", default=["knn", "lin"], help="knn, lin, tran-1, tran-4 (default: knn lin)"
     )
     parser.add_argument("--size", type=int, default=128, help="side of the centre crop in pixels (default: 128)")
-    parser.add_argument("--neighbours", type=int, default=20, help="of k-NN (default: 20)")
-    parser.add_argument("--epochs", type=int, help="of the heads (default: 90 for lin, 10 for the others)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=int, help="use this many photos of each split only")
+    parser.add_argument("--neighbours", type=int, default=20, help="k of k-NN (default: 20)")
+    parser.add_argument(
+        "--epochs", type=int, help="training epochs of the heads (default: 90 for lin, 10 for the others)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument("--limit", type=int, help="maximum number of photos per split")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -33,12 +39,12 @@ def run(args: argparse.Namespace) -> None:
 
     for probe in args.probes:
         if probe not in PROBES:
-            raise ValueError(f"there is no probe {probe!r}: {nearest(probe, PROBES)}")
+            raise UnknownNameError(f"Unknown probe {probe!r}: {nearest(probe, PROBES)}")
     for name, number in (("--neighbours", args.neighbours), ("--epochs", args.epochs)):
         if number is not None and number < 1:
-            raise ValueError(f"{name} {number} is too few; take at least 1.")
+            raise InputError(f"{name} is {number}, but must be at least 1.")
     bar = partial(progress, quiet=args.json)
-    torch.manual_seed(args.seed)  # of an encoder that is fresh
+    torch.manual_seed(args.seed)  # for randomly initialised encoders
     encoder = load_encoder(args.encoder, (args.size, args.size))
     reading = {"size": args.size, "limit": args.limit, "progress": bar}
     train = extract(encoder, args.data, "train", mirrored=True, **reading)
@@ -53,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
         counts = {"train": len(train.labels), "val": len(val.labels), "classes": len(train.classes)}
         print_json({"encoder": args.encoder, "data": args.data, **counts, "accuracy": found})
         return
-    rows = [(probe, f"{100 * share:.1f} %") for probe, share in found.items()]
+    rows = [(probe, f"{100 * value:.1f} %") for probe, value in found.items()]
     print_table(
-        f"{args.encoder}, frozen: {len(train.classes)} classes, {len(val.labels)} photos", ["probe", "right"], rows
+        f"{args.encoder}, frozen: {len(train.classes)} classes, {len(val.labels)} photos", ["probe", "accuracy"], rows
     )

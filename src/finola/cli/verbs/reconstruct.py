@@ -1,4 +1,4 @@
-"""finola reconstruct: photos → q → photos, at any size, with the figures."""
+"""finola reconstruct: encode photos of any size to q, decode them, and report PSNR and SSIM."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 from finola.cli.output import add_force
 from finola.config import DEFAULT_MODEL
 
-HELP = "reconstruct photos of any size from their vectors and save them"
+HELP = "reconstruct photos of any size from their latent vectors"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("photos", nargs="+", help="files, folders, or skimage:NAME")
     parser.add_argument("-o", "--out", default="reconstructed", help="folder to write to (default: %(default)s)")
     parser.add_argument(
-        "-m", "--model", default=DEFAULT_MODEL, help="a folder, a name, or a hub id (default: %(default)s)"
+        "-m", "--model", default=DEFAULT_MODEL, help="model folder, name or hub id (default: %(default)s)"
     )
-    parser.add_argument("--side-by-side", action="store_true", help="also save original and result in one picture")
+    parser.add_argument(
+        "--side-by-side", action="store_true", help="also save original and reconstruction in one image"
+    )
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -28,14 +30,14 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from finola.cli.output import (
-        complain,
+        describe_error,
         input_files,
         is_bad_input,
         output_folder,
+        print_error,
         print_json,
         print_table,
         progress,
-        sentence,
     )
     from finola.files import naming, output_paths
     from finola.image_io import named_photos, read_photo, save_photo, side_by_side
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     photos = [photo for given in args.photos for photo in named_photos(given)]
     out = output_folder(args.out)
     kinds = ("", "-beside-original") if args.side_by_side else ("",)
-    files = {name: [out / f"{name}{kind}.png" for kind in kinds] for name in free_names(photos)}
+    files = {name: [out / f"{name}{kind}.png" for kind in kinds] for name in unique_names(photos)}
     inputs = input_files(map(str, photos), models=[args.model])
     output_paths([path for paths in files.values() for path in paths], inputs, args.force, create=True)
     model = load(args.model)
@@ -58,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
             original = read_photo(photo)[None]
             with torch.inference_mode():
                 rebuilt = model(original).clamp(0, 1)
-        except Exception as error:  # of any class, because libraries have their own; a defect is raised again
+        except Exception as error:  # any class, because libraries define their own; defects are re-raised
             if not is_bad_input(error):
                 raise
-            complain(args.verb, sentence(error))
+            print_error(args.verb, describe_error(error))
             failed = 2
             continue
         height, width = original.shape[-2:]
@@ -93,12 +95,12 @@ def run(args: argparse.Namespace) -> int:
     return failed
 
 
-def free_names(photos: Sequence[str | Path]) -> list[str]:
-    """The names of photos without their suffixes, numbered where several have the same one.
+def unique_names(photos: Sequence[str | Path]) -> list[str]:
+    """Names of photos without suffix, numbered if several are equal.
 
-    Names that differ in case only are the same, as on some file systems.
+    Names are compared case-insensitively, as on some file systems.
 
-    >>> free_names(["a/photo.png", "b/Photo.jpg", "skimage:cat"])
+    >>> unique_names(["a/photo.png", "b/Photo.jpg", "skimage:cat"])
     ['photo', 'Photo-2', 'cat']
     """
     taken: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""finola segment: masks, boxes, names and scores of what is in photos, drawn and as COCO writes them."""
+"""finola segment: segment objects in photos, draw masks and boxes, and write results in COCO format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from finola.cli.verbs.detect import add_finder_arguments, run_finder
 
-HELP = "find objects in photos by a trained segmenter: drawn masks and boxes, and JSON as COCO writes it"
+HELP = "segment objects in photos: images with masks and boxes, and JSON in COCO format"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

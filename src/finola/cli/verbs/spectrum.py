@@ -1,4 +1,4 @@
-"""finola spectrum: which plane waves carry the energy of a set of photos, as the JSON that a wave start reads."""
+"""finola spectrum: rank plane waves by their energy on photos, for the initialisation of wave models."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from finola.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-HELP = "rank plane waves by their energy on photos; the result starts wave models"
+HELP = "rank plane waves by their energy on photos, to initialise wave models"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", nargs="?", help="photos in any form that finola train takes (default: FINOLA_DATA)")
-    parser.add_argument("--sides", type=int, nargs="+", default=[64, 128, 256], help="of images (default: 64 128 256)")
-    parser.add_argument("--waves", type=int, default=2048, help="how many to keep per side (default: 2048)")
-    parser.add_argument("--limit", type=int, help="use this many photos only")
+    parser.add_argument("data", nargs="?", help="photos in any format that finola train reads (default: FINOLA_DATA)")
+    parser.add_argument(
+        "--sides", type=int, nargs="+", default=[64, 128, 256], help="image sides in pixels (default: 64 128 256)"
+    )
+    parser.add_argument("--waves", type=int, default=2048, help="number of waves per side (default: 2048)")
+    parser.add_argument("--limit", type=int, help="maximum number of photos")
     parser.add_argument("-o", "--out", required=True, help="file to write")
     add_force(parser)
 
@@ -34,13 +36,13 @@ def run(args: argparse.Namespace) -> None:
 
     for name, number in (("--waves", args.waves), ("--limit", args.limit)):
         if number is not None and number < 1:
-            raise InputError(f"{name} {number} is too few: use 1 or more.")
+            raise InputError(f"{name} is {number}, but must be at least 1.")
     [out] = output_paths([args.out], input_files(data=[args.data]), args.force, create=True)
     count = min(len(open_data(args.data, "train")), args.limit or 10**9)
     spectra = []
     for side in args.sides:
         if side < 2:
-            raise ValueError(f"--sides {side}: a wave needs a side of at least 2 pixels.")
+            raise InputError(f"--sides contains {side}, but sides must be at least 2 pixels.")
         batches = progress(_batches(args.data, side, count), -(-count // BATCH), f"side {side}: ranking")
         spectrum = measure_spectrum(batches, side, keep=args.waves)
         few = min(count, 1000)
@@ -55,7 +57,7 @@ BATCH = 50
 
 
 def _batches(data: str | None, side: int, count: int) -> Iterator[Tensor]:
-    """Photos at 256 pixels cut into all their tiles of `side`: a tile model sees crops, not thumbnails."""
+    """Yield all tiles of `side` pixels of photos at 256 pixels, since models are applied to crops, not thumbnails."""
     import torch
 
     from finola.data import CentreCrop, open_data

@@ -1,4 +1,4 @@
-"""finola train: a recipe, changed by key=value, becomes a run that can be stopped and resumed at any step."""
+"""finola train: train a recipe with key=value overrides; runs can be stopped and resumed at any step."""
 
 from __future__ import annotations
 
@@ -6,32 +6,35 @@ import argparse
 from typing import TYPE_CHECKING
 
 from finola.cli.output import add_force
+from finola.errors import InputError
 
 if TYPE_CHECKING:
     from finola.training.config import Recipe
     from finola.training.trainer import Outcome
 
-HELP = "train a model by a recipe; stop it whenever you like and resume it"
+HELP = "train a model from a recipe; runs can be stopped and resumed"
 EXIT = {"finished": 0, "diverged": 1, "interrupted": 130}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a bundled recipe (--list) or a YAML file")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings to change, as in schedule.epochs=20"
+        "overrides", nargs="*", metavar="key=value", help="settings to override, such as schedule.epochs=20"
     )
     parser.add_argument("--list", action="store_true", help="list the bundled recipes and exit")
-    parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/RECIPE)")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the run's folder")
-    parser.add_argument("--export", metavar="DIR", help="write the trained model there (default: DIR/model of the run)")
+    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/RECIPE)")
+    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint in the run directory")
+    parser.add_argument(
+        "--export", metavar="DIR", help="folder for the trained model (default: model in the run directory)"
+    )
     parser.add_argument("--half", action="store_true", help="store the exported weights in half precision")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    _let_overrides_stand_anywhere(parser)
+    _allow_overrides_after_options(parser)
 
 
-def _let_overrides_stand_anywhere(parser: argparse.ArgumentParser) -> None:
-    """argparse would refuse `train smoke --out runs/a seed=1`: it takes words behind an option for unknown ones."""
+def _allow_overrides_after_options(parser: argparse.ArgumentParser) -> None:
+    """Accept overrides after options, as in `train smoke --out runs/a seed=1`, which argparse rejects by default."""
     parse = parser.parse_known_args
 
     def parse_known_args(args=None, namespace=None):  # type: ignore[no-untyped-def]
@@ -49,12 +52,14 @@ def run(args: argparse.Namespace) -> int:
         _list(args.json)
         return 0
     overrides = list(args.overrides)
-    if args.recipe is not None and "=" in args.recipe:  # the recipe of the run's folder, changed
+    if args.recipe is not None and "=" in args.recipe:  # an override of the recipe in the run directory
         overrides.insert(0, args.recipe)
         args.recipe = None
     if args.recipe is None:
         if not (args.resume and args.out):
-            raise ValueError("name a recipe, such as finola train smoke; finola train --list shows all of them.")
+            raise InputError(
+                "No recipe given. Name one, such as finola train smoke; list all with finola train --list."
+            )
         source = f"{args.out}/recipe.yaml"
     else:
         source = args.recipe
@@ -69,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_export(args: argparse.Namespace, recipe: Recipe, out: str) -> None:
-    """Check before training that the model may be written. A resumed run replaces the one in its own folder."""
+    """Check before training that the model can be written. A resumed run replaces the model in its run directory."""
     from pathlib import Path
 
     from finola.cli.output import WEIGHTS, input_files
@@ -93,14 +98,14 @@ def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:
     from finola.cli.output import print_json
     from finola.training.processes import is_first_process
 
-    if not is_first_process():  # one voice; and a launcher takes any other code for a crash
+    if not is_first_process():  # only rank 0 reports; launchers treat other exit codes as a crash
         return 0
     if as_json:
         print_json(asdict(outcome))
     print(f"finola train: {outcome.message}.", file=sys.stderr)
     if not as_json and outcome.status == "finished":
         best = _best(outcome.best)
-        paper = f" (the paper: {recipe.paper_psnr} dB)" if recipe.paper_psnr else ""
+        paper = f" (paper: {recipe.paper_psnr} dB)" if recipe.paper_psnr else ""
         print(
             f"{best}{outcome.images_per_second:.0f} images/s, {outcome.seconds:.0f} s{paper}; model in {outcome.model}"
         )
@@ -108,12 +113,12 @@ def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:
 
 
 def _best(best: dict[str, float]) -> str:
-    """The figure of the best checkpoint, whatever the task measures."""
-    found = [(figure, value) for figure, value in best.items() if figure != "step"]
+    """Format the metric of the best checkpoint."""
+    found = [(metric, value) for metric, value in best.items() if metric != "step"]
     if not found:
         return ""
-    figure, value = found[0]
-    shown = f"{value:.2f} dB" if figure == "psnr" else f"{figure} {value:.4g}"
+    metric, value = found[0]
+    shown = f"{value:.2f} dB" if metric == "psnr" else f"{metric} {value:.4g}"
     return f"best {shown} at step {int(best['step'])}, "
 
 

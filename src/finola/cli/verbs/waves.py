@@ -1,4 +1,4 @@
-"""finola waves: a model's speeds by quadrant, and how well its maps keep to them on photos."""
+"""finola waves: wave speeds of a model by quadrant, and residuals of its wave equations on photos."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finola.cli.output import add_force
+from finola.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,20 +17,20 @@ if TYPE_CHECKING:
     from finola.wave.analysis import Quadrant, Waves
     from finola.wave.residuals import Measurement
 
-HELP = "show a model's wave speeds, and measure its wave equations on photos"
+HELP = "print the wave speeds of a model, and measure the residuals of its wave equations on photos"
 NAMES = ("right-down", "left-down", "right-up", "left-up")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a folder, a bundled name, a hub id or a waves… name")
+    parser.add_argument("model", help="model folder, bundled name, hub id or waves… name")
     parser.add_argument(
         "--images", default="skimage:astronaut", help="a photo, a folder, or skimage:NAME (default: %(default)s)"
     )
-    parser.add_argument("--limit", type=int, default=16, help="measure at most this many photos (default: %(default)s)")
+    parser.add_argument("--limit", type=int, default=16, help="maximum number of photos (default: %(default)s)")
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw speeds, waves and residuals into FILE (.png, .pdf, .svg, .jpg)"
+        "--plot", metavar="FILE", help="plot of speeds, waves and residuals to write (.png, .pdf, .svg or .jpg)"
     )
-    parser.add_argument("--quadrant", choices=NAMES, help="list every speed of this quadrant, and plot it")
+    parser.add_argument("--quadrant", choices=NAMES, help="quadrant whose speeds are listed and plotted")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -43,21 +44,21 @@ def run(args: argparse.Namespace) -> None:
     from finola.zoo import load
 
     if args.limit < 1:
-        raise ValueError(f"--limit {args.limit} leaves no photo to measure: use 1 or more.")
+        raise InputError(f"--limit is {args.limit}, but must be at least 1.")
     if args.plot:
         check_path(args.plot)
         output_path(args.plot, input_files([args.images], models=[args.model]), args.force)
     skimage = args.images.startswith("skimage:")
     photos: list[str | Path] = [args.images] if skimage else list(find_photos(args.images))
     if not photos:
-        raise ValueError(f"{args.images} holds no photo to measure.")
-    taken = photos[: args.limit]
+        raise InputError(f"{args.images} contains no photos.")
+    selected = photos[: args.limit]
     found = waves(load(args.model))
 
     first: list[Tensor] = []
 
     def read() -> Iterator[Tensor]:
-        for photo in progress(taken, len(taken), "measuring", quiet=args.json or len(taken) == 1):
+        for photo in progress(selected, len(selected), "measuring", quiet=args.json or len(selected) == 1):
             image = read_photo(photo)
             if not first:
                 first.append(image)
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     if args.plot:
         plot_waves(found, measurement, first[0][None], args.plot, shown.name)
     if args.json:
-        result = {"model": args.model, "photos": [str(photo) for photo in taken], "of": len(photos)}
+        result = {"model": args.model, "photos": [str(photo) for photo in selected], "of": len(photos)}
         result |= measurement.figures() | {"quadrants": {one.name: _plain(one) for one in quadrants}}
         if args.quadrant:
             result["quadrant"] = shown.name
@@ -77,11 +78,16 @@ def run(args: argparse.Namespace) -> None:
             result["kinds"] = shown.kinds
         print_json(result)
         return
-    _print(args, measurement, quadrants, f"{len(taken)} of {len(photos)} photos" if len(photos) > 1 else str(taken[0]))
+    _print(
+        args,
+        measurement,
+        quadrants,
+        f"{len(selected)} of {len(photos)} photos" if len(photos) > 1 else str(selected[0]),
+    )
     if args.quadrant:
         _print_speeds(found, shown)
     if args.plot:
-        print(f"drawn into {args.plot}")
+        print(f"written to {args.plot}")
 
 
 def _plain(quadrant: Quadrant) -> dict[str, Any]:
@@ -95,7 +101,7 @@ def _finite(value: float) -> float | str:
 
 
 def _speed(value: complex) -> list[float] | str:
-    """[real, imaginary], or a word for what JSON has no number for.
+    """Convert a speed to [real, imaginary], or to a string for infinity and NaN, which JSON does not have.
 
     >>> _speed(1 + 2j), _speed(complex(math.inf, 0)), _speed(complex(math.nan, 0))
     ([1.0, 2.0], 'infinite', 'none')
@@ -124,7 +130,7 @@ def _print(args: argparse.Namespace, measurement: Measurement, quadrants: list[Q
     body.append(
         ["residual of Δx z = Q Δy z", *(f"{residual_Q[order]:.3g}" if residual_Q else "no Q" for order in orders)]
     )
-    print_table(f"measured on {photos} (0 holds exactly, 1 not at all)", ["", *orders], body)
+    print_table(f"measured on {photos} (0: the equation holds exactly)", ["", *orders], body)
     print(f"  path inconsistency ‖z_h − z_v‖/‖z‖: {measurement.path_inconsistency:.3g}")
     spread = f"varying by {measurement.sigma_spread:.3g} within a map"
     print(f"  σ from {measurement.sigma_min:.6g} to {measurement.sigma_max:.6g}, {spread}")

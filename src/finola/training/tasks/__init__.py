@@ -1,1 +1,1 @@
-"""One Lightning module per task."""
+"""One Lightning module per training task."""

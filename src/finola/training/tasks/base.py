@@ -1,4 +1,4 @@
-"""What every task shares: optimiser and schedule from the recipe, and a stop at the first value that is not finite."""
+"""Base class of tasks: optimiser and schedule of the recipe, validation metrics, and detection of NaN and infinity."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torchmetrics import MeanMetric
 
 from finola.config import nearest
 from finola.data import Batch
+from finola.errors import InputError, UnknownNameError
 from finola.training.config import Recipe
 from finola.training.data_module import Photos
 from finola.training.initial_weights import freeze, is_frozen
@@ -29,34 +30,34 @@ TASKS = {
     "detect": "finola.training.tasks.detection:Detect",
     "segment": "finola.training.tasks.detection:Segment",
 }
-"""Where each task of a recipe lives; another task is another line."""
+"""Registry of tasks: name in a recipe → module:class."""
 
 
 class Diverged(RuntimeError):
-    """A loss, gradient or q that is no longer finite; the weights are those before this step."""
+    """Raised when a loss, gradient or q is not finite. The weights are those before this step."""
 
     def __init__(self, what: str, step: int, epoch: int) -> None:
-        super().__init__(f"the {what} turned NaN or infinite at step {step} (epoch {epoch})")
+        super().__init__(f"the {what} is NaN or infinite at step {step} (epoch {epoch})")
         self.step = step
 
 
 class Task(LightningModule):
-    """A model and its loss. A subclass sets `self.model` and says what its `losses` and validation figures are."""
+    """A model and its training objective. Subclasses set `self.model` and define `losses` and `validation_step`."""
 
-    figure: ClassVar[str] = "psnr"  # by which the best checkpoint is chosen
+    monitor: ClassVar[str] = "psnr"  # validation metric that selects the best checkpoint
     model: nn.Module
-    share_of_time: float = 0.0  # how much of trainer.max_time is gone; the engine keeps it
-    skip_validation: bool = False  # set when a run is to stop in the middle of a validation
+    share_of_time: float = 0.0  # used fraction of trainer.max_time, set by the Clock callback
+    skip_validation: bool = False  # set when a signal stops the run during validation
 
-    def __init__(self, recipe: Recipe, figures: Sequence[str] = ()) -> None:
+    def __init__(self, recipe: Recipe, metrics: Sequence[str] = ()) -> None:
         super().__init__()
         self.recipe = recipe
-        # Lightning's own mean over processes truncates the number of images to a whole number per process.
-        self.figures = nn.ModuleDict({name: MeanMetric() for name in figures})
+        # Lightning's own mean over processes would truncate the number of images to an integer per process.
+        self.metrics = nn.ModuleDict({name: MeanMetric() for name in metrics})
         self._finite = torch.tensor(True)
 
     def on_train_start(self) -> None:
-        """Parts whose parameters the recipe freezes keep their statistics as well."""
+        """Set modules with only frozen parameters to evaluation mode, to keep their batch-norm statistics fixed."""
         patterns = self.recipe.model.frozen
         for name, module in self.model.named_modules() if patterns else ():
             inside = [f"{name}.{key}".removeprefix(".") for key, _ in module.named_parameters()]
@@ -65,15 +66,15 @@ class Task(LightningModule):
 
     @classmethod
     def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:
-        """The data of a run, and the recipe with what only the data can say (`classes`)."""
+        """Open the data of a run, and return the recipe completed with the classes of the data."""
         return recipe, Photos(recipe)
 
     @abstractmethod
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Named scalars of one batch, whose sum is minimised."""
+        """Named scalar losses of one batch; their sum is minimised."""
 
     def draw(self, images: Tensor) -> Tensor:
-        """What to show beside validation photos."""
+        """Compute the sample images shown below the validation photos, (N, 3, H, W)."""
         drawn: Tensor = self.model(images)
         return drawn
 
@@ -93,10 +94,13 @@ class Task(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Gradients are the same in every process here, so all of them stop together, before the weights change."""
+        """Raise Diverged for a non-finite loss or gradient, before the weights change.
+
+        Gradients are already synchronised, so all processes raise together.
+        """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=None)
-        scaled = self.recipe.trainer.precision == "16-mixed"  # its scaler skips infinite gradients by itself
+        scaled = self.recipe.trainer.precision == "16-mixed"  # the gradient scaler skips infinite gradients
         if not bool(self._finite):
             raise self._diverged("loss")
         if not scaled and not bool(norm.isfinite()):
@@ -107,7 +111,7 @@ class Task(LightningModule):
     def configure_optimizers(self) -> Any:
         schedule = self.recipe.schedule
         optimiser = build_optimiser(self.model, self.recipe)
-        # Not Lightning's estimated_stepping_batches: that opens the loader before a resumed run has found its place.
+        # Lightning's estimated_stepping_batches would open the loader before the resumed position is restored.
         per_epoch = self.trainer.datamodule.steps_per_epoch  # type: ignore[attr-defined]
         total, warmup = per_epoch * schedule.epochs, round(per_epoch * schedule.warmup_epochs)
         if schedule.drops:
@@ -119,40 +123,42 @@ class Task(LightningModule):
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
-    def log_figure(self, name: str, values: Tensor) -> None:
-        """A validation figure per image, averaged over all images of all processes, however they are shared out."""
-        if name not in self.figures:
-            raise ValueError(f"there is no figure {name!r}: {nearest(name, self.figures)}")
-        self.figures[name].update(values)  # type: ignore[operator]
-        self.log(f"val/{name}", self.figures[name], on_step=False, on_epoch=True)  # type: ignore[arg-type]
+    def log_metric(self, name: str, values: Tensor) -> None:
+        """Log a validation metric given per image, averaged over the images of all processes."""
+        if name not in self.metrics:
+            raise ValueError(f"Unknown metric {name!r}: {nearest(name, self.metrics)}")
+        self.metrics[name].update(values)  # type: ignore[operator]
+        self.log(f"val/{name}", self.metrics[name], on_step=False, on_epoch=True)  # type: ignore[arg-type]
 
     def _diverged(self, what: str) -> Diverged:
         return Diverged(what, self.trainer.global_step + 1, self.trainer.current_epoch + 1)
 
 
 def build_task(recipe: Recipe) -> Task:
-    """The Lightning module of a recipe."""
+    """Build the Lightning module of a recipe."""
     task = task_class(recipe)(recipe)
     freeze(task.model, recipe.model.frozen)
     if recipe.model.checkpointing:
-        able = [part for part in (task.model, task.model.encoder) if hasattr(part, "set_grad_checkpointing")]
-        if not able:
-            raise ValueError("model.checkpointing is on, and this encoder cannot recompute its activations.")
-        able[0].set_grad_checkpointing()  # type: ignore[operator]
+        supporting = [part for part in (task.model, task.model.encoder) if hasattr(part, "set_grad_checkpointing")]
+        if not supporting:
+            raise InputError(
+                "model.checkpointing is true, but this encoder does not support gradient checkpointing. Remove it."
+            )
+        supporting[0].set_grad_checkpointing()  # type: ignore[operator]
     return task
 
 
 def task_class(recipe: Recipe) -> type[Task]:
-    """The kind of Lightning module that a recipe's `task` names."""
+    """Class of the task that a recipe names."""
     if recipe.task not in TASKS:
-        raise ValueError(f"there is no task {recipe.task!r}: {nearest(recipe.task, TASKS)}")
+        raise UnknownNameError(f"Unknown task {recipe.task!r}: {nearest(recipe.task, TASKS)}")
     module, _, name = TASKS[recipe.task].partition(":")
     kind: type[Task] = getattr(importlib.import_module(module), name)
     return kind
 
 
 def mean_psnr(mean_square: float) -> float:
-    """The PSNR that a mean square error stands for, for the progress bar.
+    """PSNR of a mean squared error on [0, 1], for the progress bar.
 
     >>> mean_psnr(0.01)
     20.0

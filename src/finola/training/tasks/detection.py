@@ -1,4 +1,4 @@
-"""DETR and Mask R-CNN on an encoder that is frozen (probing) or trained too (appendix B), measured by COCO's AP."""
+"""DETR and Mask R-CNN on a frozen encoder (probing) or a trainable one (appendix B), validated by COCO's AP."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from finola.heads.mask_rcnn import Segmenter
 from finola.heads.visualisation import draw_objects
 from finola.training.config import Recipe
 from finola.training.data_module import Photos
-from finola.training.initial_weights import begin_head, encoder_of
+from finola.training.initial_weights import initialise_head, resolve_encoder
 from finola.training.tasks.base import Task
 
-SURE = 0.5  # what is less sure is not drawn
+MIN_SCORE = 0.5  # of objects drawn in sample images
 
 
 class Objects(Photos):
-    """Photos of a COCO folder with their objects; classes are those of the training part, or the recipe's."""
+    """Photos of a COCO folder with their objects. Classes come from the recipe, or else from the train split."""
 
     train: ObjectDataset
     val: ObjectDataset
@@ -38,9 +38,9 @@ class Objects(Photos):
         self.recipe, self.masks = recipe, masks
         data, section = recipe.data, recipe.objects
         low, high = section.short
-        larger = MultiScale((low, high), section.long, section.step, section.crop, data.flip)
+        multi_scale = MultiScale((low, high), section.long, section.step, section.crop, data.flip)
         classes = recipe.classes or None
-        self.train = self._objects(data.path, "train", larger, data.limit, classes)
+        self.train = self._objects(data.path, "train", multi_scale, data.limit, classes)
         self.val = self._objects(
             data.val_path or data.path, "val", Fit(high, section.long), data.val_limit, self.train.names
         )
@@ -58,25 +58,25 @@ class Objects(Photos):
 
 
 class Detect(Task):
-    """A `Detector` trained on the set loss; validated by the AP of its boxes."""
+    """Train a `Detector` on the set loss; validate by box AP."""
 
-    figure: ClassVar[str] = "ap"
+    monitor: ClassVar[str] = "ap"
     masks: ClassVar[bool] = False
     model: Finder
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
-        name, weights = encoder_of(recipe.model)
+        name, weights = resolve_encoder(recipe.model)
         self.model = self.build(name)
         if weights is not None:
-            begin_head(self.model, weights)
+            initialise_head(self.model, weights)
         self.samples: Tensor | None = None
         self._sizes: Tensor | None = None
         self._results: list[dict[str, Any]] = []
         self._seen: list[int] = []
 
     def build(self, encoder: str) -> Finder:
-        """The model with fresh weights."""
+        """Build the model with randomly initialised weights."""
         head, section = self.recipe.head, self.recipe.objects
         return Detector(
             *(encoder, head.kind, self.recipe.classes),
@@ -109,24 +109,24 @@ class Detect(Task):
             self.samples, self._sizes = batch.images[:count], batch.sizes[:count]
 
     def on_validation_epoch_end(self) -> None:
-        results, seen = _gathered(self._results), _gathered(self._seen)
+        results, seen = _gather(self._results), _gather(self._seen)
         self._results, self._seen = [], []
         if self.skip_validation or not seen:
             return
         truth = ground_truth(self._val.source, sorted(set(seen)), self._val.categories)
         for kind, prefix in (("bbox", ""), ("segm", "mask_")) if self.masks else (("bbox", ""),):
-            figures = average_precision(truth, results, kind)
+            metrics = average_precision(truth, results, kind)
             for name in ("AP", "AP50", "AP75"):
-                if figures[name] is not None:
-                    self.log(f"val/{prefix}{name.lower()}", figures[name], rank_zero_only=False)
+                if metrics[name] is not None:
+                    self.log(f"val/{prefix}{name.lower()}", metrics[name], rank_zero_only=False)
 
     def draw(self, images: Tensor) -> Tensor:
-        """What was found in the samples."""
+        """Draw the detected objects on the sample photos."""
         drawn = images.clone()
         for number, found in enumerate(self.model.find(images, self._sizes)):
             height, width = image_sizes(images, self._sizes)[number]
-            picture = draw_objects(images[number, :, :height, :width], found.above(SURE), self.model.classes)
-            drawn[number, :, :height, :width] = picture.to(drawn) / 255
+            drawing = draw_objects(images[number, :, :height, :width], found.above(MIN_SCORE), self.model.classes)
+            drawn[number, :, :height, :width] = drawing.to(drawn) / 255
         return drawn
 
     @property
@@ -136,9 +136,9 @@ class Detect(Task):
 
 
 class Segment(Detect):
-    """A `Segmenter` trained on Mask R-CNN's losses; validated by the AP of its masks."""
+    """Train a `Segmenter` on the losses of Mask R-CNN; validate by mask AP."""
 
-    figure: ClassVar[str] = "mask_ap"
+    monitor: ClassVar[str] = "mask_ap"
     masks: ClassVar[bool] = True
 
     def build(self, encoder: str) -> Finder:
@@ -151,8 +151,8 @@ class Segment(Detect):
         )
 
 
-def _gathered(own: list[Any]) -> list[Any]:
-    """The lists of all processes as one."""
+def _gather(own: list[Any]) -> list[Any]:
+    """Concatenate the lists of all processes."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return own
     lists: list[list[Any]] = [[] for _ in range(torch.distributed.get_world_size())]

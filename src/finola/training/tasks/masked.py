@@ -1,4 +1,4 @@
-"""Masked FINOLA (appendix B): L2 on the pixels that no encoder has seen."""
+"""Masked FINOLA (appendix B): L2 loss on the masked pixels."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from torch import Tensor
 from finola.data import Batch
 from finola.masked import MaskedFinola, Prediction, masked_loss, random_places
 from finola.training.config import Recipe
-from finola.training.initial_weights import begin_masked
+from finola.training.initial_weights import initialise_masked
 from finola.training.tasks.base import Task
 
 
 class Masked(Task):
-    """A `MaskedFinola` trained on masked pixels; validated by their PSNR, always with the same places."""
+    """Train a `MaskedFinola` on masked pixels; validate by their PSNR, with the same mask positions each time."""
 
     model: MaskedFinola
 
     def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe, figures=("psnr",))
+        super().__init__(recipe, metrics=("psnr",))
         mask = recipe.mask
         self.model = MaskedFinola(recipe.model.name, mask.variant, one_jump=mask.one_jump)
         if recipe.model.weights is not None:
-            begin_masked(self.model, recipe.model.weights)
+            initialise_masked(self.model, recipe.model.weights)
         self.samples: Tensor | None = None
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         distinct = self.recipe.mask.places or len(images)
         places = random_places(distinct, self.model.map_size)[torch.arange(len(images)) % distinct]
         loss = masked_loss(self.model(images, places.to(images.device)), images)
-        # Blocks that all lie to one side walk one way only; several processes need a gradient of every matrix.
+        # If all blocks lie on one side, some matrices are unused, but DDP needs a gradient for every parameter.
         unused = sum((matrix.sum() for matrix in self.model.transition.parameters()), torch.zeros_like(loss))
         return {"l2": loss + 0 * unused}
 
@@ -37,20 +37,20 @@ class Masked(Task):
         if self.skip_validation:
             return
         images = batch.images
-        drawn, masked = self.predict(images, seed=batch_idx)
-        squares = ((drawn.clamp(0, 1) - images).square() * masked).flatten(1).sum(1)
-        figures = -10 * (squares / (3 * masked.flatten(1).sum(1))).log10()
-        self.log_figure("psnr", figures[~batch.replaced])
+        predicted, masked = self.predict(images, seed=batch_idx)
+        squares = ((predicted.clamp(0, 1) - images).square() * masked).flatten(1).sum(1)
+        psnrs = -10 * (squares / (3 * masked.flatten(1).sum(1))).log10()
+        self.log_metric("psnr", psnrs[~batch.replaced])
         if batch_idx == 0:
             self.samples = images[: self.recipe.logging.samples]
 
     def predict(self, images: Tensor, seed: int = 0) -> Prediction:
-        """With places that depend on `seed` alone."""
+        """Predict with mask positions that depend only on `seed`."""
         places = random_places(len(images), self.model.map_size, torch.Generator().manual_seed(seed))
         prediction: Prediction = self.model(images, places.to(images.device))
         return prediction
 
     def draw(self, images: Tensor) -> Tensor:
-        """What was seen, and around it what was predicted."""
-        drawn, masked = self.predict(images)
-        return torch.where(masked, drawn, images)
+        """Combine the visible pixels with the predicted masked pixels."""
+        predicted, masked = self.predict(images)
+        return torch.where(masked, predicted, images)
