@@ -1,4 +1,4 @@
-"""The recurrence written to be obviously right: one position, one path, one image at a time."""
+"""Reference implementation of the recurrence: one position, path and image at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from finola.propagation import Position, Step
 
 
 def sequential(q: Tensor, step: Step, size: Position, starts: list[Position], order: str = "mean") -> Tensor:
-    """z (N, C, H, W) from q (N, M, C), path i starting at starts[i] = (y, x)."""
+    """Propagate q (N, M, C) to z (N, C, H, W); path i starts at starts[i] = (y, x)."""
     height, width = size
     images = []
     for n in range(q.shape[0]):

@@ -22,7 +22,7 @@ def tiny(name: str = TINY) -> Autoencoder:
     return create(name).eval()
 
 
-def test_the_stations_joined_are_the_model():
+def test_forward_is_encode_propagate_decode():
     model = tiny()
     images = torch.rand(2, 3, 32, 32)
     q = model.encode(images)
@@ -66,12 +66,12 @@ def test_any_photo_size_by_tiles():
         assert torch.allclose(model(whole), model.decode(torch.cat([left, right], dim=3)), atol=1e-5)
 
 
-def test_a_saved_model_comes_back_whole(tmp_path):
+def test_a_saved_model_is_restored(tmp_path):
     model = tiny(TINY + "+real")
     model.save_pretrained(tmp_path / "model")
     assert json.loads((tmp_path / "model" / "config.json").read_text())["name"] == TINY + "+real"
     assert (tmp_path / "model" / "model.safetensors").is_file()
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing half-written is left beside it
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]  # no temporary file is left
     images = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
         for again in (load(tmp_path / "model"), Autoencoder.from_pretrained(tmp_path / "model").eval()):
@@ -120,7 +120,7 @@ def test_float64():
 
 
 def test_bfloat16():
-    """In a process of its own: bfloat16 can die of SIGILL on a CPU that promises more than it does."""
+    """Run in a subprocess, because bfloat16 raises SIGILL on some CPUs that report instructions they lack."""
     code = f"""
 import torch, finola
 model = finola.create({TINY + "+patch"!r}).eval()
@@ -138,7 +138,7 @@ assert (out - expected).abs().mean() < 0.2 * expected.abs().mean() + 0.05
     assert run.returncode == 0, run.stderr
 
 
-def test_position_embedding_tells_every_position_apart():
+def test_position_embeddings_are_distinct():
     embedding = position_embedding(16, (8, 8)).flatten(1).T
     assert torch.cdist(embedding, embedding).add(torch.eye(64) * 9).min() > 0.1
     assert position_embedding(5, (3, 4)).shape == (5, 3, 4)
@@ -151,7 +151,7 @@ def test_latent_16384_on_one_path_or_on_sixteen():
     assert one.multiply_adds == 16 * sixteen.multiply_adds
 
 
-def test_propagation_is_counted_as_the_formula_says():
+def test_multiply_adds_of_propagation_match_the_formula():
     """4·C²·(H·W − 1) FLOPs per path and image, two per multiply–add (FACTS §1)."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -192,7 +192,7 @@ def test_invalid_input_raises_with_its_value(run, error, values):
 
 
 class Halved(torch.nn.Module):
-    """A user's own step rule; it has nothing but a forward."""
+    """Custom transition with only a forward method."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Halved(torch.nn.Module):
 
 
 @pytest.mark.parametrize("option", ["", "+real", "+scatter", "+mlp"])
-def test_a_transition_of_one_s_own_is_used_trained_and_not_saved_by_name(option, tmp_path):
+def test_a_custom_transition_is_used_and_trained_and_cannot_be_saved(option, tmp_path):
     model = create(TINY + option)
     model.transition = Halved(16)
     images = torch.rand(2, 3, 32, 32)
@@ -237,7 +237,7 @@ def test_a_transition_put_into_conv_ae_is_not_ignored():
 
 @pytest.mark.parametrize("name", [TINY, "waves/16x1@4:16", "test_resnet/16x1@4:64+patch"])
 @pytest.mark.parametrize("run", [lambda m, x: m.encode(x), lambda m, x: m(x), lambda m, x: m(x[..., :-3])])
-def test_images_of_bytes_are_refused(name, run):
+def test_images_in_0_255_raise(name, run):
     model = tiny(name)
     images = torch.randint(256, (1, 3, *model.config.image_size), dtype=torch.uint8)
     for wrong in (images, images.long(), images > 9, images.float(), images.half()):
@@ -247,7 +247,7 @@ def test_images_of_bytes_are_refused(name, run):
     model.encode(noisy.clamp(-8, 8))
 
 
-def test_the_value_check_leaves_tracing_and_the_meta_device_alone():
+def test_the_value_check_skips_tracing_and_the_meta_device():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model = tiny("test_resnet/16x1@4:64+patch").requires_grad_(False)
@@ -260,7 +260,7 @@ def test_the_value_check_leaves_tracing_and_the_meta_device_alone():
 
 
 @pytest.mark.parametrize("size", [(16, 16 * 130), (16 * 11, 16 * 13 - 5)])
-def test_a_photo_of_many_tiles_is_reconstructed_in_blocks_without_a_difference(size: tuple[int, int]) -> None:
+def test_reconstruction_in_blocks_equals_reconstruction_at_once(size: tuple[int, int]) -> None:
     torch.manual_seed(0)
     model = Autoencoder("waves+conv/32x1@4:16").eval()
     for parameter in model.decoder.parameters():

@@ -18,21 +18,21 @@ NAMES = [name for names in PAPER.values() for name in names] + [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_prints_back(name):
+def test_parsing_and_printing_are_inverse(name):
     config = ModelConfig.parse(name)
     assert ModelConfig.parse(str(config)) == config
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "16:256x128" not in name])
-def test_a_canonical_name_is_its_own_print(name):
+def test_a_canonical_name_is_printed_unchanged(name):
     assert str(ModelConfig.parse(name)) == name
 
 
-def test_the_image_size_may_stand_last():
+def test_the_image_size_may_follow_the_options():
     assert str(ModelConfig.parse("mf-w720/512x1@16+corner:64")) == "mf-w720/512x1@16:64+corner"
 
 
-def test_what_a_name_says():
+def test_fields_of_a_parsed_name():
     config = ModelConfig.parse("mf-w2880/1024x4@64+scatter")
     assert (config.channels, config.paths, config.map_size, config.image_size) == (1024, 4, (64, 64), (256, 256))
     assert (config.start, config.cell, config.speeds) == ("scatter", (4, 4), "complex")

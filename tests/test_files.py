@@ -11,7 +11,7 @@ from finola.errors import InputError, MissingFileError, OutputExistsError
 from finola.files import output_path, output_paths, write_tensors, write_text
 
 
-def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
+def test_a_file_is_replaced_and_no_temporary_file_is_left(tmp_path):
     for text in ("old", "new"):
         write_text(tmp_path / "a.txt", text)
         assert (tmp_path / "a.txt").read_text() == text
@@ -30,7 +30,7 @@ def test_a_crash_before_the_rename_leaves_the_old_file(tmp_path, monkeypatch):
     assert (tmp_path / "a.txt").read_text() == "old"
 
 
-def test_weights_may_be_read_by_whoever_may_read_other_files(tmp_path):
+def test_saved_weights_have_default_permissions(tmp_path):
     write_text(tmp_path / "a.txt", "text")
     write_tensors(tmp_path / "b.safetensors", {"a": torch.zeros(1)})
     finola.create("waves/16x1@4:16").save_pretrained(tmp_path / "model")
@@ -57,7 +57,7 @@ def test_an_output_is_checked_before_it_is_written(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["file.txt/x.png", "file.txt/sub/x.png", "folder", os.devnull])
-def test_an_output_that_can_be_no_file_is_an_input_error(target, tmp_path):
+def test_an_output_that_cannot_be_a_file_is_an_input_error(target, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.txt").write_text("")
     with pytest.raises(InputError):

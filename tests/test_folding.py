@@ -1,4 +1,4 @@
-"""Folded norms and compiled stations compute what the model computes."""
+"""Folding batch norms and compiling do not change the output of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from finola.autoencoder import Autoencoder
 
 
 def trained_looking(name: str) -> Autoencoder:
-    """A model whose batch norms have statistics and weights of their own."""
+    """Model whose batch norms have random statistics and weights."""
     torch.manual_seed(0)
     model = finola.create(name)
     for norm in model.modules():
@@ -24,7 +24,7 @@ def trained_looking(name: str) -> Autoencoder:
 
 
 @pytest.mark.parametrize("name", ["mf-w720/32x2@8:64", "mf-w720/32x1@16:32", "waves+conv/32x1@8:32"])
-def test_folding_changes_the_arithmetic_and_not_the_picture(name: str) -> None:
+def test_folding_does_not_change_the_reconstruction(name: str) -> None:
     model = trained_looking(name)
     images = torch.rand(2, 3, *model.config.image_size)
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -37,7 +37,7 @@ def test_folding_changes_the_arithmetic_and_not_the_picture(name: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def test_a_compiled_model_keeps_the_fast_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_model_uses_the_fast_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     import finola.propagation
 
     walked = []

@@ -116,7 +116,7 @@ def test_a_transparent_palette_colour_is_white() -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_16_bits_keep_their_brightness(kind: str) -> None:
+def test_16_bit_images_have_the_same_brightness(kind: str) -> None:
     wide = np.linspace(0, 65535, 600).round().astype(np.uint16).reshape(20, 30)
     image = read_photo(encoded(Image.fromarray(wide), kind))
     assert (image[0] - torch.from_numpy(wide.astype(np.float32) / 65535)).abs().max() <= 0.5 / 255 + 1e-6
@@ -218,7 +218,7 @@ def test_find_photos_is_recursive_and_sorted_and_skips_other_files(tmp_path: Pat
         find_photos(tmp_path / "nothing")
 
 
-def test_side_by_side_keeps_every_image_and_fills_with_white() -> None:
+def test_side_by_side_contains_every_image_on_white() -> None:
     first, second = torch.zeros(3, 8, 5), torch.full((3, 4, 6), 128, dtype=torch.uint8)
     row = side_by_side([first, second], gap=3)
     assert row.shape == (3, 8, 14)
@@ -248,7 +248,7 @@ def test_regions_are_the_parts_of_the_upright_photo(mode: str, turned: int) -> N
 
 
 def test_unsupported_formats_are_rejected_whatever_the_suffix(tmp_path: Path) -> None:
-    """An EPS would start Ghostscript; Pillow reads many formats that no camera writes."""
+    """EPS would start Ghostscript; Pillow supports many formats that are not photos."""
     photo = Image.new("RGB", (8, 8))
     for kind in ("EPS", "PCX", "TGA", "ICO", "PDF"):
         path = tmp_path / f"{kind}.png"

@@ -1,4 +1,4 @@
-"""Masked FINOLA: every masked position is predicted once, and nothing masked is ever seen."""
+"""Masked FINOLA: each masked position is predicted once, and masked pixels are never encoded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def every_place(size: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 class Trace:
-    """A step rule that counts: channel 0 is the position's x, channel 1 its y."""
+    """Transition that counts steps: channel 0 is x, channel 1 is y of the position."""
 
     def __call__(self, z: torch.Tensor, direction: str) -> torch.Tensor:
         dx, dy = {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}[direction]
@@ -39,7 +39,7 @@ class Trace:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_predictions_tile_the_masked_area_exactly_once(size):
-    """Tokens that know where they are walk to exactly the positions that they are put at."""
+    """Tokens that contain their coordinates are propagated to exactly the positions where they are stored."""
     places = torch.tensor(every_place(size))
     y, x = positions(places, size)
     tokens = torch.stack([x, y], -1).float()
@@ -62,7 +62,7 @@ def test_corner_edge_and_middle_blocks_have_1_2_and_4_groups(size):
         assert len(groups((y, x), size)) == {2: 1, 1: 2, 0: 4}[at_edges]
 
 
-def test_visible_is_a_quadrant_wherever_it_floats():
+def test_visible_is_a_quadrant_for_every_place():
     for size in SIZES:
         places = torch.tensor(every_place(size))
         seen = visible(places, size)
@@ -72,7 +72,7 @@ def test_visible_is_a_quadrant_wherever_it_floats():
 
 
 def test_block_wise_steps_are_the_recurrence():
-    """From the upper left corner: half a map to the right, down, and both, as position by position."""
+    """From the top-left corner, half a map to the right, down, and both, as in step-by-step propagation."""
     torch.manual_seed(0)
     coefficients = Coefficients(*(0.3 * torch.randn(4, 6, 6, dtype=torch.float64)))
     tokens = torch.randn(1, 4, 6, dtype=torch.float64)
@@ -83,7 +83,7 @@ def test_block_wise_steps_are_the_recurrence():
             assert torch.allclose(z[0, :, y + dy, x + dx], own[0, :, dy, dx], atol=1e-12)
 
 
-def test_element_wise_maps_grow_from_their_blocks_centres():
+def test_element_wise_maps_are_propagated_from_the_block_centres():
     torch.manual_seed(0)
     coefficients = Coefficients(*(0.3 * torch.randn(4, 6, 6)))
     q = torch.randn(3, 1, 6)
@@ -109,7 +109,7 @@ def test_no_masked_pixel_reaches_the_encoder(name, variant):
     assert images.grad[~masked.expand_as(images)].any()
 
 
-def test_the_loss_is_taken_on_masked_pixels_alone():
+def test_the_loss_covers_only_masked_pixels():
     images = torch.rand(2, 3, 8, 8)
     masked = torch.rand(2, 1, 8, 8) > 0.5
     drawn = images + masked * 0.5 + ~masked * 7
@@ -125,7 +125,7 @@ def test_one_jump_takes_one_step():
     assert torch.allclose(z[0, :, 0, 2], coefficients(tokens[0, 0], "right"), atol=1e-6)
 
 
-def test_places_are_anywhere_and_repeatable():
+def test_places_cover_the_map_and_are_reproducible():
     one, other = (random_places(4000, (16, 16), torch.Generator().manual_seed(0)) for _ in range(2))
     assert torch.equal(one, other)
     assert len(one.unique(dim=0)) == 81
@@ -142,7 +142,7 @@ def test_unsupported_configurations_raise_with_their_values():
         MaskedFinola("mf-w720/32x1@4:64+patch")(torch.rand(1, 3, 96, 96), torch.tensor([[0, 0]]))
 
 
-def test_a_transition_of_one_s_own_is_used_and_not_saved_by_name(tmp_path):
+def test_a_custom_transition_is_used_and_cannot_be_saved(tmp_path):
     class Turned(torch.nn.Module):
         def forward(self, z, direction):
             return z.roll(1, -1)
@@ -155,7 +155,7 @@ def test_a_transition_of_one_s_own_is_used_and_not_saved_by_name(tmp_path):
         model.save_pretrained(tmp_path / "model")
 
 
-def test_images_of_bytes_are_refused_even_where_the_block_is_dark():
+def test_images_in_0_255_raise_even_if_the_block_is_dark():
     model = MaskedFinola("test_resnet/16x1@4:64+patch", "e").eval()
     images = torch.full((1, 3, 64, 64), 255.0)
     images[..., :32, :32] = 0

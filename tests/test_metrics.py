@@ -13,12 +13,12 @@ def test_psnr_is_the_definition_per_image():
     assert psnr(original, original).isinf().all()
 
 
-def test_what_lies_outside_0_1_is_what_a_viewer_shows():
+def test_values_outside_0_1_are_clamped():
     original = torch.ones(1, 3, 4, 4)
     assert psnr(original + 0.5, original).isinf().all()
 
 
-def test_a_batch_is_its_images_one_by_one():
+def test_a_batch_equals_its_images_one_by_one():
     original, image = torch.rand(2, 3, 176, 176), torch.rand(2, 3, 176, 176)
     for metric in (ssim, ms_ssim):
         alone = torch.cat([metric(image[[n]], original[[n]]) for n in range(2)])
@@ -27,7 +27,7 @@ def test_a_batch_is_its_images_one_by_one():
 
 
 @pytest.mark.parametrize("size", [(176, 176), (256, 256), (177, 391)])
-def test_structural_similarities_are_those_of_torchmetrics(size):
+def test_ssim_and_ms_ssim_equal_torchmetrics(size):
     from torchmetrics.functional.image import (
         multiscale_structural_similarity_index_measure as reference_ms_ssim,
     )
@@ -42,14 +42,14 @@ def test_structural_similarities_are_those_of_torchmetrics(size):
     assert torch.allclose(ms_ssim(image, original), expected, atol=2e-5)
 
 
-def test_one_original_of_many_images_gives_what_it_gives_each():
+def test_an_expanded_original_equals_repeated_originals():
     original, images = torch.rand(1, 3, 180, 180), torch.rand(3, 3, 180, 180)
     shared, each = figures(images, original.expand_as(images)), figures(images, original.repeat(3, 1, 1, 1))
     for one, other in zip(shared, each, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_a_flat_image_has_no_structure_to_lose():
+def test_a_constant_image_has_similarity_one():
     flat = torch.full((1, 3, 200, 200), 0.5)
     assert ssim(flat, flat).item() == pytest.approx(1, abs=1e-4)
     assert ms_ssim(flat, flat).item() == pytest.approx(1, abs=1e-4)

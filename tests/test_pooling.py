@@ -6,15 +6,15 @@ import torch
 from finola.pooling import AttentionPool
 
 
-def test_where_the_map_lies_does_not_matter():
-    """Attention pooling sees a set: no position is special."""
+def test_pooling_is_permutation_invariant():
+    """Attention pooling has no position embedding."""
     pool = AttentionPool(12, 8, paths=3)
     feature_map = torch.randn(2, 12, 4, 5)
     shuffled = feature_map.flatten(2)[:, :, torch.randperm(20)].reshape(2, 12, 4, 5)
     assert torch.allclose(pool(feature_map), pool(shuffled), atol=1e-6)
 
 
-def test_a_constant_map_of_any_size_pools_alike():
+def test_the_result_for_a_constant_map_does_not_depend_on_its_size():
     pool = AttentionPool(12, 8)
     column = torch.randn(1, 12, 1, 1)
     assert torch.allclose(pool(column.expand(1, 12, 3, 7)), pool(column), atol=1e-6)

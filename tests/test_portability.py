@@ -1,4 +1,4 @@
-"""What differs between systems and is easily forgotten: text encodings, and the report of `make portability`."""
+"""Portability: explicit text encodings, and the report of `make portability`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def text_files_opened(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def test_every_text_file_of_the_package_names_its_encoding() -> None:
-    """Without one, Python takes that of the system, which on Windows is often not UTF-8."""
+    """The default encoding depends on the system and is often not UTF-8 on Windows."""
     faults = [
         f"{path.name}:{call.lineno}"
         for path in Path(finola.__file__).parent.rglob("*.py")

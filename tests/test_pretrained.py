@@ -1,4 +1,4 @@
-"""A model's folder is loaded completely or not at all, whatever it holds."""
+"""Models are loaded strictly, whatever their folder contains."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def integers(state: State) -> State:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_that_do_not_fit_exactly_are_an_error_that_names_keys(saved, tmp_path: Path, name: str) -> None:
+def test_mismatched_weights_raise_with_their_keys(saved, tmp_path: Path, name: str) -> None:
     kind, folder = saved[name]
     state = load_file(folder / "model.safetensors")
     again = kind.from_pretrained(folder).state_dict()
@@ -111,7 +111,7 @@ def test_half_precision_is_loaded_as_float32(saved, tmp_path: Path) -> None:
     assert again["transition.A"].dtype == torch.float32
 
 
-def test_an_analysis_that_is_solved_anew_is_in_no_file(saved, tmp_path: Path) -> None:
+def test_a_recomputed_analysis_is_not_stored(saved, tmp_path: Path) -> None:
     kind, folder = saved["fitted to waves"]
     state = load_file(folder / "model.safetensors")
     assert not [key for key in state if key.startswith("wave_encoder.analysis")]
@@ -131,7 +131,7 @@ def test_an_analysis_that_is_solved_anew_is_in_no_file(saved, tmp_path: Path) ->
         {"encoder.basis.period": torch.tensor(0)},
     ],
 )
-def test_waves_that_no_model_has_are_an_error(saved, tmp_path: Path, change: State) -> None:
+def test_invalid_waves_raise(saved, tmp_path: Path, change: State) -> None:
     kind, folder = saved["waves"]
     shutil.copytree(folder, tmp_path / "model")
     save_file(load_file(folder / "model.safetensors") | change, tmp_path / "model" / "model.safetensors")
@@ -140,7 +140,7 @@ def test_waves_that_no_model_has_are_an_error(saved, tmp_path: Path, change: Sta
 
 
 @pytest.mark.parametrize("name", [*bundled_names(), "masked-b-w720"])
-def test_bundled_weights_are_loaded_as_they_are_in_their_file(name: str) -> None:
+def test_bundled_weights_are_loaded_unchanged(name: str) -> None:
     model = Classifier.from_pretrained(BUNDLED / name) if kind_of(name) == "a classifier" else load(name)
     given, own = load_file(BUNDLED / name / "model.safetensors"), model.state_dict()
     assert given.keys() == own.keys()
@@ -174,8 +174,8 @@ CONFIGS = {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory in /proc")
-def test_a_malformed_configuration_is_one_sentence_and_allocates_little(saved, tmp_path: Path) -> None:
-    """In a process with 3 GB of address space beyond what it has: a configuration of 50 bytes cannot need more."""
+def test_a_malformed_configuration_raises_one_line_and_allocates_little(saved, tmp_path: Path) -> None:
+    """Run in a process with 3 GB of additional address space, which a configuration of 50 bytes must not exceed."""
     _, folder = saved["autoencoder"]
     for number, content in enumerate(CONFIGS.values()):
         shutil.copytree(folder, tmp_path / f"{number}")
@@ -209,7 +209,7 @@ assert grown < 600 * 2**10, f"{{grown}} KiB"
     assert len(done.stdout.splitlines()) == len(CONFIGS)
 
 
-def test_the_other_models_refuse_wrong_types_too(saved, tmp_path: Path) -> None:
+def test_invalid_types_raise_for_the_other_models(saved, tmp_path: Path) -> None:
     changes: list[tuple[str, dict[str, Any]]] = [
         ("classifier", {"classes": 10**9}),
         ("classifier", {"classes": {"a": 1}}),
@@ -227,7 +227,7 @@ def test_the_other_models_refuse_wrong_types_too(saved, tmp_path: Path) -> None:
             kind.from_pretrained(tmp_path / f"{number}")
 
 
-def test_a_damaged_weights_file_is_one_sentence(saved, tmp_path: Path) -> None:
+def test_a_damaged_weights_file_raises_one_line(saved, tmp_path: Path) -> None:
     kind, folder = saved["waves"]
     whole = (folder / "model.safetensors").read_bytes()
     length = int.from_bytes(whole[:8], "little")
@@ -270,7 +270,7 @@ def test_settings_replace_fields_of_the_configuration(saved) -> None:
         kind.from_pretrained(folder, strict=False)
 
 
-def test_an_encoder_is_read_completely_or_not_at_all(saved, tmp_path: Path) -> None:
+def test_an_encoder_is_loaded_strictly(saved, tmp_path: Path) -> None:
     _, folder = saved["masked"]
     state = load_file(folder / "model.safetensors")
     own = load_encoder(folder, (64, 64)).state_dict()
@@ -295,7 +295,7 @@ def value_is_matrix(value: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "{}", '{"name": []}', '{"classes": ["a"], "encoder": 3}'])
-def test_what_a_folder_holds_cannot_be_told_from_a_malformed_configuration(tmp_path: Path, content: str) -> None:
+def test_the_type_of_a_model_with_a_malformed_configuration_raises(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     for read in (read_config, lambda folder: kind_of(str(folder)), load):
         with pytest.raises(CorruptFileError, match=r"config\.json"):

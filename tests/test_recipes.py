@@ -1,4 +1,4 @@
-"""No recipe is dead: each one's model is built at reduced size and takes an optimisation step as the recipe says."""
+"""Each recipe builds its model at reduced size and runs one optimisation step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from finola.zoo import PAPER
 
 RECIPES = list_recipes()
 STEPPED: set[str] = set()
-"""Recipes that have taken their step: rows that differ in channels alone are one and the same once reduced."""
+"""Recipes already tested; rows that differ only in channels are identical at reduced size."""
 ROWS = [name.removeprefix("paper/") for name in RECIPES if name.startswith("paper/")]
 
 
@@ -29,7 +29,7 @@ def loaded(name: str) -> Recipe:
 
 
 def reduced(recipe: Recipe) -> Recipe:
-    """The same kind of model with few channels, a small map and a tiny encoder."""
+    """Same type of model with few channels, a small map and a small encoder."""
     config = ModelConfig.parse(recipe.model.name)
     encoder = config.encoder if config.is_waves else "test_resnet"
     side = 64 if recipe.task == "masked" else 32  # a masked map is 1/16 of the image
@@ -41,7 +41,7 @@ ON_OTHER_DATA = ("detection/", "probe/", "finetune/", "supervised/", "moco/")
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith(ON_OTHER_DATA)])
-def test_every_recipe_takes_a_step(name: str) -> None:
+def test_every_recipe_runs_a_step(name: str) -> None:
     recipe = loaded(name)
     if recipe.loss.rounded:  # goes on with a trained model and its tables, as those in the package have
         recipe = replace(recipe, model=replace(recipe.model, weights=name.removesuffix("-rounded")))
@@ -55,7 +55,7 @@ def test_every_recipe_takes_a_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith(ON_OTHER_DATA[1:])])
-def test_every_recipe_on_an_encoder_takes_a_step(name: str) -> None:
+def test_every_recipe_on_an_encoder_runs_a_step(name: str) -> None:
     recipe = loaded(name)
     encoder = "mf-w720" if recipe.optimiser.layer_decay else "test_resnet"
     recipe = replace(recipe, model=replace(recipe.model, name=encoder, weights=None), classes=["a", "b"])

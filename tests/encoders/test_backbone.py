@@ -19,7 +19,7 @@ from finola.encoders.registry import REGISTERED
         ("mobile_former_w720", [16, 28, 48, 720], 2),
     ],
 )
-def test_contract(name: str, stage_channels: list[int], finest: int) -> None:
+def test_common_interface(name: str, stage_channels: list[int], finest: int) -> None:
     encoder = build_encoder(name, image_size=(64, 96)).eval()
     assert isinstance(encoder, Backbone)
     assert (encoder.channels, encoder.reduction) == (stage_channels[-1], 16)
@@ -37,7 +37,7 @@ def test_stages_below_one_sixteenth_are_not_built() -> None:
         assert sum(p.numel() for p in Backbone("resnet18").parameters()) < 3e6  # of 11 M
 
 
-def test_coarser_models_give_their_finest_map() -> None:
+def test_coarser_models_return_their_finest_map() -> None:
     with torch.device("meta"):
         assert Backbone("vit_small_patch32_224").reduction == 32
 
@@ -50,7 +50,7 @@ def test_images_are_normalised_as_the_model_expects() -> None:
     torch.testing.assert_close(encoder(images), encoder.model(normalised)[-1])
 
 
-def test_errors_are_sentences() -> None:
+def test_errors_contain_names_and_sizes() -> None:
     with pytest.raises(ValueError, match=r"'resnet81'.*resnet18"):
         Backbone("resnet81")
     with pytest.raises(ValueError, match=r"'visformer_small' .*features_only"):
@@ -65,7 +65,7 @@ def test_errors_are_sentences() -> None:
         check_size(3, 16, 16)
 
 
-def test_models_that_miss_the_exact_scale_are_refused() -> None:
+def test_models_without_the_exact_scale_raise() -> None:
     with torch.device("meta"):
         encoder = Backbone("inception_v3")
         with pytest.raises(ValueError, match=r"14×14.*256×256"):

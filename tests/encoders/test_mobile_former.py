@@ -29,7 +29,7 @@ TINY = MobileFormerSpec(
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> MobileFormer:
-    """Mobile-Former with every kind of block and hardly any width."""
+    """Mobile-Former with every type of block and few channels."""
     monkeypatch.setitem(SPECS, "mf-tiny", TINY)
     torch.manual_seed(0)
     return MobileFormer("mf-tiny")
@@ -61,7 +61,7 @@ def test_sizes(name: str, parameters: int, channels: int) -> None:
 @pytest.mark.parametrize(("name", "giga"), [("mf-w720", 5.51), ("mf-w1440", 20.24), ("mf-w2880", 77.43)])
 def test_multiply_adds_at_800_by_1333(name: str, giga: float) -> None:
     encoder = on_meta(name)
-    encoder.reduction = 1  # the paper's size is no multiple of 16; the strided convolutions round it up
+    encoder.reduction = 1  # the paper's size is not a multiple of 16; the strided convolutions round it up
     with FlopCounterMode(display=False) as counter:
         encoder.with_tokens(torch.empty(1, 3, 800, 1333, device="meta"))
     assert round(counter.get_total_flops() / 2e9, 2) == giga
@@ -90,12 +90,12 @@ def test_any_multiple_of_sixteen(size: tuple[int, int]) -> None:
     assert [tuple(z.shape[1:]) for z in maps] == shapes
 
 
-def test_other_sizes_are_refused_with_the_nearest(tiny: MobileFormer) -> None:
+def test_other_sizes_raise_with_the_nearest_valid_sizes(tiny: MobileFormer) -> None:
     with pytest.raises(ValueError, match=r"250×64.*16.*240×64.*256×64"):
         tiny(torch.rand(1, 3, 250, 64))
 
 
-def test_unknown_names_are_answered_with_the_nearest() -> None:
+def test_unknown_names_raise_with_similar_names() -> None:
     with pytest.raises(ValueError, match=r"mf-w721.*mf-w720"):
         build_encoder("mf-w721", (256, 256))
     with pytest.raises(ValueError, match=r"resnet81.*resnet18"):
@@ -166,7 +166,7 @@ def test_attention_by_its_formula() -> None:
     torch.testing.assert_close(to_mobile(z, tokens), z + torch.cat(heads, 1).view_as(z))
 
 
-def test_last_mobile_to_former_only_serves_the_tokens(tiny: MobileFormer) -> None:
+def test_last_mobile_to_former_only_affects_the_tokens(tiny: MobileFormer) -> None:
     images = torch.rand(2, 3, 32, 48)
     feature_map, tokens = tiny.eval().with_tokens(images)
     assert tokens.shape == (2, 6, 16)
@@ -213,7 +213,7 @@ def test_float64_agrees_with_float32(tiny: MobileFormer) -> None:
 
 
 def test_bfloat16_and_no_timm_at_import() -> None:
-    """In a process of its own: bfloat16 can die of SIGILL on a CPU that promises more than it does."""
+    """Run in a subprocess, because bfloat16 raises SIGILL on some CPUs that report instructions they lack."""
     code = """
 import sys, torch
 from finola.encoders.mobile_former import MobileFormer
@@ -245,7 +245,7 @@ def test_linear_layers_start_as_in_the_author_s_code():
 
 
 @pytest.mark.parametrize("build", [lambda: MobileFormer("mf-w720"), lambda: Backbone("test_resnet")])
-def test_encoders_refuse_images_of_bytes(build):
+def test_images_in_0_255_raise(build):
     encoder = build().eval()
     for wrong in (torch.full((1, 3, 32, 32), 200.0), torch.full((1, 3, 32, 32), 200, dtype=torch.uint8)):
         for run in (encoder, encoder.stages):

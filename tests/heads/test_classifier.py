@@ -1,4 +1,4 @@
-"""Heads of the paper's sizes, and a frozen encoder that stays as it is."""
+"""Classification heads have the sizes of the paper and can freeze their encoder."""
 
 from __future__ import annotations
 

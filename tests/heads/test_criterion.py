@@ -1,4 +1,4 @@
-"""The set loss against a reference that tries every assignment and adds every term by hand."""
+"""Compare the set loss with a reference that enumerates all assignments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ box = st.tuples(share, share, share, share)
 
 
 def giou(first: list[float], second: list[float]) -> float:
-    """Of two boxes given by centre and size, straight from the definition."""
+    """Generalised IoU of two boxes given by centre and size, from the definition."""
     edges = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for x, y, w, h in (first, second)]
     (l1, t1, r1, b1), (l2, t2, r2, b2) = edges
     both = max(0.0, min(r1, r2) - max(l1, l2)) * max(0.0, min(b1, b2) - max(t1, t2))
@@ -41,7 +41,7 @@ def cost(logits: list[float], found: list[float], label: int, true: list[float])
 
 @st.composite
 def scenes(draw, queries: int = 4):
-    """What `queries` queries say of one image, and its objects, at most as many; no two costs are equal."""
+    """Predictions of `queries` queries for one image and at most as many objects; all costs are distinct."""
     chance = random.Random(draw(st.integers(0, 10**6)))
     count = draw(st.integers(0, queries))
     logits = [[chance.gauss(0, 2) for _ in range(CLASSES + 1)] for _ in range(queries)]
@@ -56,7 +56,7 @@ def as_tensors(scene):
 
 
 def cheapest(scene) -> tuple[float, tuple[int, ...]]:
-    """The least total cost and its queries, object by object, over every possible assignment."""
+    """Minimum total cost over all assignments, and the query of each object."""
     logits, boxes, labels, true = scene
     ways = permutations(range(len(boxes)), len(true))
     total = {way: sum(cost(logits[q], boxes[q], labels[n], true[n]) for n, q in enumerate(way)) for way in ways}

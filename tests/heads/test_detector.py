@@ -1,4 +1,4 @@
-"""Detectors of the paper's sizes, padding that does not matter, encoders that stay as they are."""
+"""Detectors have the sizes of the paper, ignore padding and can freeze their encoder."""
 
 from __future__ import annotations
 

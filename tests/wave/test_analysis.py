@@ -28,7 +28,7 @@ def diagonal(*values: float) -> Tensor:
 
 
 def assert_decoupled(quadrant: Quadrant, tolerance: float = 1e-8) -> None:
-    """β H_A = α H_B on every vector that ẑ can be: the wave equation itself, for every channel that has one."""
+    """β H_A = α H_B on all zero-mean vectors ẑ: the wave equation, for each channel that has one."""
     H_A, H_B = (H - H.mean(1, keepdim=True) for H in (quadrant.H_A, quadrant.H_B))
     left, right = quadrant.beta[:, None] * H_A, quadrant.alpha[:, None] * H_B
     scale = float(quadrant.beta.norm() * H_A.norm() + quadrant.alpha.norm() * H_B.norm())
@@ -126,7 +126,7 @@ def test_a_singular_matrix_never_raises_and_is_described(kind: type[LinearAfterN
 P, W = torch.randn(2, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 JORDAN = diagonal(1, 1, 3, 4, 5, 6, 7, 8)
 JORDAN[0, 1] = 1
-DEGENERATE = {  # A, B, and the kinds that must come out
+DEGENERATE = {  # A, B, and the expected kinds
     "all zero": (diagonal(*[0] * 8), diagonal(*[0] * 8), {"static": 8}),
     "B zero": (P, torch.zeros_like(P), {"infinite": 8}),
     "A zero": (torch.zeros_like(P), P, {"real": 8}),

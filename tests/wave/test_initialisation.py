@@ -36,7 +36,7 @@ NAMES = [
 
 
 def dense_waves(encoder: WaveEncoder) -> torch.Tensor:
-    """Every coordinate's image, (size, 3·H·W): the definition, pixel by pixel."""
+    """Image of each coordinate, (size, 3·H·W), computed from the definition."""
     basis, config = encoder.basis, encoder.config
     y0, x0 = start_positions(config.start, config.map_size, config.paths)[0]
     y = (torch.arange(config.image_size[0]) - y0 * config.cell[0]).double()[:, None]
@@ -80,7 +80,7 @@ def test_the_recurrence_is_the_inverse_fourier_sum(name):
 # In float32 up to 3e-6, depending on how a product over 300 channels is divided among threads.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-5), (torch.float64, 1e-10)])
 def test_sigma_is_constant_and_both_orders_agree(name, dtype, tolerance):
-    model = initialise_waves(finola.create(name).to(dtype)).eval()  # the matrices at the precision asked for
+    model = initialise_waves(finola.create(name).to(dtype)).eval()  # matrices in the requested precision
     with torch.no_grad():
         q = model.encode(torch.rand(2, 3, *model.config.image_size, dtype=dtype))
         for path in range(model.config.paths):
@@ -135,7 +135,7 @@ def test_a_picture_too_strong_for_the_sphere_is_scaled_onto_it():
 
 
 def test_projection_onto_the_sphere_changes_the_image_least():
-    """The ridge that brings it onto the sphere draws it better than scaling does, and touches no picture inside."""
+    """Ridge regression onto the sphere has a lower error than scaling, and does not change images inside it."""
     encoder = finola.create("waves/256x1@16:64").eval().encoder
     torch.manual_seed(0)
     checks = (torch.rand(4, 3, 8, 8) > 0.5).float().repeat_interleave(8, 2).repeat_interleave(8, 3)
@@ -158,7 +158,7 @@ def test_white_and_black_fit_into_the_sphere():
     with torch.no_grad():
         for shade in (0.0, 1.0):
             image = torch.full((1, 3, 64, 64), shade)
-            assert torch.allclose(model(image), image, atol=0.02)  # the ridge takes a little in the corners
+            assert torch.allclose(model(image), image, atol=0.02)  # the ridge has a small error in the corners
 
 
 def test_an_untrained_wave_model_reconstructs_a_photo():
@@ -178,7 +178,7 @@ def test_tiles_are_decoded_across_their_borders():
         joined = model(photo)
         apart = torch.cat([model(half) for half in photo.split(16, dim=3)], dim=3)
     difference = (joined - apart).abs().amax((0, 1, 2))
-    assert difference[15:17].min() > 1e-4  # the border knows both tiles
+    assert difference[15:17].min() > 1e-4  # pixels at the boundary depend on both tiles
 
 
 @pytest.mark.parametrize("option", ["+real", "+unit", "+mlp", "+linear"])
@@ -201,13 +201,13 @@ def test_any_encoder_supports_wave_initialisation(decoder, tmp_path):
 
 @pytest.fixture(scope="module")
 def grey_spectrum() -> Spectrum:
-    """The waves of grey noise, which has no colour."""
+    """Spectrum of grey noise, which has no waves of other colours."""
     noise = torch.rand(20, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     return measure_spectrum([noise.expand(20, 3, 16, 16)], side=16, keep=40)
 
 
 def test_a_wave_initialised_model_saves_and_loads_its_own_waves(tmp_path, grey_spectrum):
-    """Waves of other photos give every colour another count, so every shape comes from the file."""
+    """Another spectrum has other counts per colour, so all shapes come from the file."""
     model = initialise_waves(finola.create("waves+conv/64x1@4:16"), grey_spectrum).eval()
     assert (model.encoder.basis.waves[:, 2] == 0).all()
     model.save_pretrained(tmp_path / "model")
