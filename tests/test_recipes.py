@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 
 from finola.config import ModelConfig
 from finola.data import Batch
+from finola.recipes.table import canonical
 from finola.training.config import Recipe
 from finola.training.data_module import image_size
-from finola.training.loading import BUNDLED, list_recipes, load_recipe, settings_of
+from finola.training.loading import list_recipes, load_recipe, settings_of
 from finola.training.optim import build_optimiser, common_rate
 from finola.training.tasks.base import build_task
 from finola.zoo import PAPER
@@ -137,7 +141,34 @@ def test_every_reconstruction_model_of_the_paper_has_a_recipe() -> None:
     assert {name for names in listed.values() for name in names} <= known
 
 
-def test_a_row_s_file_is_a_few_lines() -> None:
-    for name in ROWS:
-        assert len((BUNDLED / "paper" / f"{name}.yaml").read_text().splitlines()) <= 4
-    assert all(loaded(name).about for name in RECIPES)
+def test_every_recipe_is_listed_once_with_a_description() -> None:
+    assert sorted(set(RECIPES)) == RECIPES
+    for name in RECIPES:
+        assert loaded(name).name == name and loaded(name).about
+    small = [name.removeprefix("cpu/") for name in RECIPES if name.startswith("cpu/")]
+    assert small == ROWS
+
+
+def test_recipes_have_the_same_canonical_name_exactly_if_their_settings_are_equal() -> None:
+    by_settings: dict[str, set[str]] = {}
+    by_canonical_name: dict[str, set[str]] = {}
+    for name in RECIPES:
+        settings = repr(replace(loaded(name), name="", about=""))
+        by_settings.setdefault(settings, set()).add(name)
+        by_canonical_name.setdefault(canonical(name), set()).add(name)
+    assert sorted(map(sorted, by_settings.values())) == sorted(map(sorted, by_canonical_name.values()))
+    assert all(name in names for name, names in by_canonical_name.items())
+
+
+def test_a_file_may_be_based_on_a_generated_recipe(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: paper/channels/512\nseed: 5\n", encoding="utf-8")
+    base = loaded("paper/channels/512")
+    assert load_recipe(tmp_path / "mine.yaml") == replace(base, name="mine", seed=5)
+
+
+def test_reading_recipes_does_not_import_torch() -> None:
+    code = (
+        "import sys; from finola.training.loading import list_recipes, load_recipe; "
+        "list_recipes(); load_recipe('paper/channels/512'); load_recipe('smoke'); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

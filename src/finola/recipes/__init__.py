@@ -1,1 +1,1 @@
-"""One YAML file per experiment: `paper/` at the paper's size, `cpu/` its twins for small machines, and our own."""
+"""Training recipes: the paper's experiments from tables in Python; bases and our own models as YAML files."""

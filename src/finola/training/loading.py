@@ -14,7 +14,7 @@ from typing import Any
 
 from finola.config import nearest
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
-from finola.files import write_text
+from finola.recipes.table import RECIPES
 from finola.training.config import Recipe, check
 from finola.training.parsing import MAX_FILE_SIZE, parse_setting, shown
 
@@ -37,8 +37,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     path = find(source)
     settings: dict[str, tuple[Any, str]] = {}
-    for file, content in reversed(_with_bases(path)):
-        settings |= {key: (value, file.name) for key, value in _leaves(content)}
+    for where, content in reversed(_with_bases(path)):
+        settings |= {key: (value, where) for key, value in _leaves(content)}
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
@@ -74,16 +74,18 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe as YAML, in the format that `load_recipe` reads."""
     from omegaconf import OmegaConf
 
+    from finola.files import write_text  # imports torch, which reading a recipe does not need
+
     write_text(path, OmegaConf.to_yaml(OmegaConf.structured(recipe)))
 
 
 def list_recipes() -> list[str]:
-    """Names of the bundled recipes. Files starting with an underscore are bases of other recipes and not listed."""
-    return sorted(name_of(path) for path in BUNDLED.rglob("[!_]*.yaml"))
+    """Names of the bundled recipes: the generated ones and the YAML files, except bases (leading underscore)."""
+    return sorted([*RECIPES, *(name_of(path) for path in BUNDLED.rglob("[!_]*.yaml"))])
 
 
-def find(source: str | Path) -> Path:
-    """Resolve a bundled name or a path to the recipe file."""
+def find(source: str | Path) -> Path | str:
+    """Resolve a path or bundled name to its YAML file, or a generated recipe (`finola.recipes.table`) to its name."""
     path = Path(os.path.expanduser(source))  # Path.expanduser raises for unknown users
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
@@ -91,15 +93,23 @@ def find(source: str | Path) -> Path:
                 f"Recipe file {path} does not exist. Check the path, or list recipes with finola train --list."
             )
         return path
+    if path.as_posix() in RECIPES:
+        return path.as_posix()
     bundled = BUNDLED / f"{source}.yaml"
     if not bundled.is_file():
         raise UnknownNameError(f"Unknown recipe {shown(source)}: {nearest(str(source), list_recipes())}")
     return bundled
 
 
-def name_of(path: Path) -> str:
-    """Name of a recipe: `paper/resolution/3072x1@16` for a bundled file, otherwise the file name without suffix."""
-    path = path.resolve()
+def name_of(found: Path | str) -> str:
+    """The name of what `find` returned: `masked/e-w720-128` for a bundled file, the stem for another file.
+
+    >>> name_of(find("paper/resolution/3072x1@16"))
+    'paper/resolution/3072x1@16'
+    """
+    if isinstance(found, str):
+        return found
+    path = found.resolve()
     inside = path.relative_to(BUNDLED.resolve()) if path.is_relative_to(BUNDLED.resolve()) else Path(path.name)
     return inside.with_suffix("").as_posix()
 
@@ -109,24 +119,29 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     return dict(_leaves(dataclasses.asdict(recipe)))
 
 
-def _with_bases(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Read the file and its chain of bases, each with its settings."""
-    chain = [(path, _read(path))]
-    while base := chain[-1][1].get("base"):
-        last = chain[-1][0]
-        found = _find_base(base, last)
-        if any(found.resolve() == file.resolve() for file, _ in chain):
-            raise InputError(f"Circular base: {last} has base {base}, which is derived from it.")
-        chain.append((found, _read(found)))
-    return chain
+def _with_bases(found: Path | str) -> list[tuple[str, dict[str, Any]]]:
+    """The settings of a recipe, of its base, of the base of that, …, each with a name for error messages."""
+    chain: list[tuple[str, dict[str, Any]]] = []
+    visited: set[Path | str] = set()
+    while (key := found.resolve() if isinstance(found, Path) else found) not in visited:
+        visited.add(key)
+        content = _read(found) if isinstance(found, Path) else RECIPES[found]
+        chain.append((found.name if isinstance(found, Path) else found, content))
+        if not (base := content.get("base")):
+            return chain
+        last, found = found, _find_base(base, found)
+    raise InputError(f"Circular base: {last} has base {base}, which is derived from it.")
 
 
-def _find_base(base: Any, file: Path) -> Path:
+def _find_base(base: Any, recipe: Path | str) -> Path | str:
     """Resolve a base to a file in the same folder or a bundled recipe."""
     if not isinstance(base, str) or not Path(base).name or len(base) > 200 or "\0" in base:
-        raise InputError(f"{file} has base {shown(base)}, which is not a valid recipe name.")
-    beside = (file.parent / base).with_suffix(".yaml")
-    return beside if beside.is_file() else find(base)
+        raise InputError(f"{recipe} has base {shown(base)}, which is not a valid recipe name.")
+    if isinstance(recipe, Path):
+        beside = (recipe.parent / base).with_suffix(".yaml")
+        if beside.is_file():
+            return beside
+    return find(base)
 
 
 def _read(path: Path) -> dict[str, Any]:

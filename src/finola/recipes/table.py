@@ -1,0 +1,247 @@
+"""Recipes of the paper's experiments, generated from its tables: `paper/…`, their small twins `cpu/…`, and recognition.
+
+Each entry of `RECIPES` has the form of a YAML recipe: a `base` and the settings that differ from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from finola.config import ModelConfig
+from finola.recipes.recognition import RECOGNITION
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model to train: what distinguishes it in its table, its one-line name, and the PSNR (dB) in the paper."""
+
+    about: str
+    model: str
+    psnr: float | None = None
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A row with the same settings as a row of another table, `of`, which has its model and PSNR."""
+
+    about: str
+    of: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of the paper, cited by number and by its label in the LaTeX source."""
+
+    number: str
+    label: str
+    rows: dict[str, Row | Alias]
+
+
+GRID: dict[int, dict[int, float | None]] = {
+    128: {1: None, 2: None, 4: None, 8: None},
+    256: {1: None, 2: None, 4: None, 8: None},
+    512: {1: None, 2: None, 4: None, 8: None},
+    1024: {1: None, 2: 24.8, 4: 26.1, 8: 27.1, 16: 27.7},
+    2048: {1: None, 2: None, 4: None, 8: 28.0, 16: 29.1},
+}
+"""PSNR by channels C and paths M, where a table has the same model; the figure itself is an image without numbers."""
+
+
+def _of_size(channels: int, paths: int) -> str:
+    return f"C = {channels}, M = {paths}"
+
+
+TABLES = {
+    "resolution": Table(
+        "Table 1",
+        "table:multi-resolution",
+        {
+            f"3072x1@{side}": Row(f"a map of {side}x{side}, one path", f"mf-w2880/3072x1@{side}", psnr)
+            for side, psnr in {8: 25.4, 32: 25.8, 64: 25.7, 128: 25.3, 256: 24.6}.items()
+        }
+        | {
+            f"1024x4@{side}": Row(f"a map of {side}x{side}, four paths", f"mf-w2880/1024x4@{side}", psnr)
+            for side, psnr in {8: 25.9, 16: 26.2, 32: 26.2, 128: 25.4, 256: 24.8}.items()
+        }
+        | {
+            "3072x1@16": Alias("a map of 16x16, one path", of="channels/3072"),
+            "1024x4@64": Alias("a map of 64x64, four paths", of="grid/1024x4"),
+        },
+    ),
+    "autoregression": Table(
+        "Table 2",
+        "table:comp-auto",
+        {
+            "repetition@16": Row("repetition, 16x16", "mf-w2880/3072x1@16+repeat", 16.1),
+            "repetition@64": Row("repetition, 64x64", "mf-w2880/3072x1@64+repeat", 13.3),
+            "repetition-pos@16": Row(
+                "repetition with position embedding, 16x16", "mf-w2880/3072x1@16+repeat+pos", 20.2
+            ),
+            "repetition-pos@64": Row(
+                "repetition with position embedding, 64x64", "mf-w2880/3072x1@64+repeat+pos", 21.2
+            ),
+            "linear@16": Row("linear without a norm, 16x16", "mf-w2880/3072x1@16+linear", 25.4),
+            "linear@64": Row("linear without a norm, which does not converge, 64x64", "mf-w2880/3072x1@64+linear"),
+            "norm-linear@16": Alias("norm+linear, 16x16", of="channels/3072"),
+            "norm-linear@64": Alias("norm+linear, 64x64", of="resolution/3072x1@64"),
+        },
+    ),
+    "nonlinear": Table(
+        "Table 3",
+        "table:comp-nonlinear",
+        {
+            f"mlp-{channels}": Row(f"norm+nonlinear, C = {channels}", f"mf-w2880/{channels}x1@16+mlp", psnr)
+            for channels, psnr in {512: 22.4, 1024: 23.8, 3072: 25.8}.items()
+        }
+        | {
+            f"linear-{channels}": Alias(f"norm+linear, C = {channels}", of=f"channels/{channels}")
+            for channels in (512, 1024, 3072)
+        },
+    ),
+    "normalisation": Table(
+        "Table 4",
+        "table:comp-norm",
+        {
+            "batch-norm": Row("batch norm (25.1 dB on train)", "mf-w2880/3072x1@16+batchnorm", 16.3),
+            "layer-norm": Alias("layer norm (25.5 dB on train)", of="channels/3072"),
+        },
+    ),
+    "grid": Table(
+        "Fig. 6",
+        "fig:val-relax",
+        {
+            f"{channels}x{paths}": Row(_of_size(channels, paths), f"mf-w2880/{channels}x{paths}@64", psnr)
+            for channels, by_paths in GRID.items()
+            for paths, psnr in by_paths.items()
+        },
+    ),
+    "conv-ae": Table(
+        "Table 7",
+        "table:comp-ae",
+        {
+            "conv-ae-2048": Row("Conv-AE, latent 2048", "mf-w2880/512x4@64+convae", 24.6),
+            "finola-2048": Alias("FINOLA, latent 2048", of="grid/1024x2"),
+            "conv-ae-8192": Row("Conv-AE, latent 8192", "mf-w2880/2048x4@64+convae", 26.0),
+            "finola-8192": Alias("FINOLA, latent 8192", of="grid/1024x8"),
+        },
+    ),
+    "channels": Table(
+        "Table 14a",
+        "table:ablation",
+        {
+            str(channels): Row(f"C = {channels}", f"mf-w2880/{channels}x1@16", psnr)
+            for channels, psnr in {
+                4096: 25.9,
+                3072: 25.8,
+                2048: 25.1,
+                1024: 23.7,
+                512: 22.2,
+                256: 20.8,
+                128: 19.4,
+                64: 18.2,
+            }.items()
+        },
+    ),
+    "encoders": Table(
+        "Table 14b",
+        "table:ablation",
+        {
+            f"mf-w{width}": Row(f"Mobile-Former W{width}", f"mf-w{width}/3072x1@16", psnr)
+            for width, psnr in {5760: 26.1, 4320: 26.0, 1440: 25.1, 720: 24.4}.items()
+        }
+        | {"mf-w2880": Alias("Mobile-Former W2880", of="channels/3072")},
+    ),
+    "position": Table(
+        "Fig. 9",
+        "fig:appendix:recon-pos",
+        {
+            "center": Alias("q at the center", of="channels/3072"),
+            "top-left": Row("q at the top left corner", "mf-w2880/3072x1@16+corner"),
+            "top-right": Row("q at the top right corner", "mf-w2880/3072x1@16+top-right"),
+            "bottom-left": Row("q at the bottom left corner", "mf-w2880/3072x1@16+bottom-left"),
+            "bottom-right": Row("q at the bottom right corner", "mf-w2880/3072x1@16+bottom-right"),
+        },
+    ),
+    "speeds": Table(
+        "Table 15",
+        "table:special-case-all",
+        {
+            "complex": Alias("complex speeds", of="grid/1024x4"),
+            "real": Row("real speeds", "mf-w2880/1024x4@64+real", 25.1),
+            "unit": Row("all speeds one, with position embedding", "mf-w2880/1024x4@64+unit", 23.9),
+            "repetition-pos": Row("repetition with position embedding", "mf-w2880/4096x1@64+repeat+pos", 21.6),
+        },
+    ),
+    "starts": Table(
+        "Table 16",
+        "table:mixture-hidden-waves",
+        {
+            f"{channels}x{paths}-scatter": Row(
+                f"{_of_size(channels, paths)}, scattered starts", f"mf-w2880/{channels}x{paths}@64+scatter", psnr
+            )
+            for channels, by_paths in {1024: {4: 26.7, 8: 28.0, 16: 29.1}, 2048: {8: 28.9, 16: 30.0}}.items()
+            for paths, psnr in by_paths.items()
+        }
+        | {
+            f"{channels}x{paths}-center": Alias(
+                f"{_of_size(channels, paths)}, all starts at the center", of=f"grid/{channels}x{paths}"
+            )
+            for channels, paths in ((1024, 4), (1024, 8), (1024, 16), (2048, 8), (2048, 16))
+        },
+    ),
+}
+
+ROWS = {f"{folder}/{name}": row for folder, table in TABLES.items() for name, row in table.rows.items()}
+
+
+def _model_row(name: str) -> Row:
+    """The row itself, or the row that an alias stands for."""
+    row = ROWS[name]
+    return _model_row(row.of) if isinstance(row, Alias) else row
+
+
+def _paper(name: str) -> dict[str, Any]:
+    row, number = _model_row(name), TABLES[name.partition("/")[0]].number
+    settings = {"base": "_paper", "about": f"{number}: {ROWS[name].about}", "model": {"name": row.model}}
+    return settings | {"paper_psnr": row.psnr}
+
+
+def _cpu(name: str) -> dict[str, Any]:
+    """The small twin: images of 64 pixels, a quarter of the map's side, a sixteenth of the channels.
+
+    The encoder is Mobile-Former W720, except in the table that compares encoders.
+    """
+    config = ModelConfig.parse(_model_row(name).model)
+    height, width = config.map_size
+    small = replace(
+        config,
+        encoder=config.encoder if name.startswith("encoders/") else "mf-w720",
+        channels=config.channels // 16,
+        map_size=(height // 4, width // 4),
+        image_size=(64, 64),
+    )
+    return {"base": "_cpu", "about": f"small twin of paper/{name}", "model": {"name": str(small)}}
+
+
+RECIPES: dict[str, dict[str, Any]] = (
+    {f"paper/{name}": _paper(name) for name in ROWS} | {f"cpu/{name}": _cpu(name) for name in ROWS} | RECOGNITION
+)
+"""The settings of every generated recipe by name."""
+
+_ALIASES = {name: row.of for name, row in ROWS.items() if isinstance(row, Alias)}
+ALIASES: dict[str, str] = (
+    {f"paper/{name}": f"paper/{of}" for name, of in _ALIASES.items()}
+    | {f"cpu/{name}": f"cpu/{of}" for name, of in _ALIASES.items() if not name.startswith("encoders/")}
+    | {"cpu/encoders/mf-w720": "cpu/channels/3072"}  # W720 is the encoder of the other twins
+)
+"""Names of recipes that repeat another one: the same settings under the name of another table."""
+
+
+def canonical(name: str) -> str:
+    """The name under which a recipe's model is trained: that of the repeated recipe for an alias, otherwise `name`.
+
+    >>> canonical("paper/normalisation/layer-norm"), canonical("smoke")
+    ('paper/channels/3072', 'smoke')
+    """
+    return ALIASES.get(name, name)
