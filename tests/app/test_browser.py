@@ -214,13 +214,13 @@ def test_what_cannot_be_taken_is_told_in_a_sentence_and_the_photo_stays(browser,
     visit.said("broken.jpg cannot be read as a photo")
     Image.new("1", (10_000, 10_000)).save(tmp_path / "huge.png")
     visit.drop(tmp_path / "huge.png")
-    visit.said("100 megapixels, and 50 are the most")
+    visit.said("100 megapixels; the maximum is 50")
     (tmp_path / "large.jpg").write_bytes(bytes(41_000_000))
     visit.drop(tmp_path / "large.jpg")
-    visit.said("large.jpg has 41 MB, and 40 are the most", "#limits")
+    visit.said("large.jpg has 41 MB; the maximum is 40", "#limits")
     assert "Traceback" not in visit.page.inner_text("body")
     assert visit.picture("#compared", 1) == before
-    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390  # a phone need not scroll sideways
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390  # no horizontal scrolling on phones
     assert visit.page.evaluate("document.body.classList.contains('dark')")
     visit.leave()
 

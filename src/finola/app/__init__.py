@@ -1,4 +1,4 @@
-"""The page that `finola app` serves: a photo goes in, and what a model makes of it can be seen and moved.
+"""Interactive demo served by `finola app`: reconstruction, latent space and waves of an uploaded photo.
 
-Nothing here keeps a photo: a visitor's pictures live in that visitor's session, and no file of theirs stays on disk.
+Photos are stored only in the memory of a visitor's session; uploaded files are deleted once they are read.
 """

@@ -1,4 +1,4 @@
-"""A photo through a model and back, beside JPEG at the same size."""
+"""Reconstruction of a photo by a model, compared with JPEG at the same file size."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from finola.codec.rate_control import finest_within
 from finola.image_io import to_uint8
 from finola.metrics import SSIM_SIDE, psnr_by_strips, ssim
 
-ROWS = 1024  # compared at a time
-ERROR_LEVELS = 48  # of 255, where the error map's colours end
+ROWS = 1024  # approximate strip height for computing metrics, which limits memory
+ERROR_LEVELS = 48  # error, out of 255, at the end of the colour scale
 
 
 @dataclass(frozen=True)
 class Version:
-    """A photo as some file keeps it, and how near it is to the original."""
+    """A reconstruction of a photo, with metrics and its compressed file."""
 
     image: Tensor  # uint8 (3, H, W)
     psnr: float  # dB
-    ssim: float | None  # none where a side is too short for its window
-    data: bytes | None = None  # the file, where there is one
+    ssim: float | None  # None if a side is shorter than the window
+    data: bytes | None = None  # compressed file, if any
 
     def bits_per_pixel(self) -> float | None:
         height, width = self.image.shape[-2:]
@@ -39,7 +39,7 @@ class Version:
 def rebuild(
     photo: Photo, opened: Opened, quality: int, check: Callable[[], None] = lambda: None
 ) -> tuple[Version, Version | None]:
-    """What `opened` makes of a photo, and JPEG in as many bytes; no JPEG where the model writes no file.
+    """Reconstruct a photo with a model and with JPEG of the same size. JPEG is None if the model has no codec.
 
     `check` is called between the steps and raises when the result is no longer needed.
     """
@@ -56,9 +56,9 @@ def rebuild(
 
 
 def jpeg_within(image: Tensor, budget: int, check: Callable[[], None] = lambda: None) -> bytes:
-    """The best JPEG of at most `budget` bytes, or the smallest there is.
+    """Best JPEG of at most `budget` bytes, or the smallest possible one.
 
-    It is written for this call alone: the cache that `finola compare` keeps would be shared between visitors.
+    Not cached, because the cache of `finola compare` would be shared between visitors.
     """
     known = FORMATS["jpeg"]
 
@@ -74,22 +74,22 @@ def _version(
 ) -> Version:
     check()
     pairs = [(image[:, top:bottom], original[:, top:bottom]) for top, bottom in _strips(image.shape[-2])]
-    similar = None
+    mean_ssim = None
     if min(image.shape[-2:]) >= SSIM_SIDE:
         by_rows = [float(ssim(*(t[None].float() / 255 for t in pair))) * pair[0].shape[1] for pair in pairs]
-        similar = sum(by_rows) / image.shape[-2]
-    return Version(image, psnr_by_strips(pairs), similar, data)
+        mean_ssim = sum(by_rows) / image.shape[-2]
+    return Version(image, psnr_by_strips(pairs), mean_ssim, data)
 
 
 def _strips(height: int) -> list[tuple[int, int]]:
-    """Rows that are compared together: all of them, or some `ROWS`, none of them too few for SSIM's window."""
+    """Split rows into strips of at least `ROWS` rows, so that each is larger than the window of SSIM."""
     count = max(1, height // ROWS)
     edges = [round(number * height / count) for number in range(count + 1)]
     return list(pairwise(edges))
 
 
 def error_levels(image: Tensor, original: Tensor) -> Tensor:
-    """By how many levels of 255 each pixel is off, over its three colours: (H, W) float.
+    """Absolute error per pixel in levels of 255, averaged over colours: (H, W) float.
 
     >>> error_levels(torch.zeros(3, 1, 2, dtype=torch.uint8), torch.full((3, 1, 2), 9, dtype=torch.uint8))
     tensor([[9., 9.]])

@@ -1,4 +1,4 @@
-"""Check of every request before Gradio sees it: the host's name, the page that sent it, the route, the body."""
+"""Validation of every request before it reaches Gradio: host name, origin, route and body."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# The browser may load from this server alone, whatever a library refers to.
+# The browser may load resources from this server only.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; worker-src 'self' blob:; "
@@ -39,7 +39,7 @@ HEADERS = {
 }
 API = "/gradio_api"
 JOIN, UPLOAD, DATA, HEARTBEAT = f"{API}/queue/join", f"{API}/upload", f"{API}/queue/data", f"{API}/heartbeat/"
-# Everything that the page requests. Gradio has many more routes: files by path, a proxy, direct calls of handlers, …
+# All routes used by the page. Gradio has many more: files by path, a proxy, direct calls of handlers, …
 SHOWN = re.compile(
     rf"/|/theme\.css|/favicon\.ico|/(?:assets|static)/[\w@%+~-][\w@%+~.-]*(?:/[\w@%+~-][\w@%+~.-]*)*"
     rf"|{DATA}|{HEARTBEAT}{SESSION.pattern}|{API}/upload_progress"
@@ -48,7 +48,7 @@ SENT = (JOIN, UPLOAD)
 
 
 class Guard:
-    """ASGI middleware. What is not allowed gets a short answer and never reaches Gradio."""
+    """ASGI middleware that rejects requests that are not allowed, before they reach Gradio."""
 
     def __init__(
         self, app: Application, *, page: gr.Blocks, uploads: Uploads, visitors: Visitors, hosts: Iterable[str]
@@ -59,7 +59,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        if scope["type"] != "http":  # the page uses no web sockets
+        if scope["type"] != "http":  # the page does not use web sockets
             return await send({"type": "websocket.close", "code": 1008})
         send = _with_headers(send)
         if refusal := self._refusal(scope):
@@ -83,15 +83,15 @@ class Guard:
             if not self.trusts(host):
                 return 403, f"The host {host[:100]!r} is not allowed. Start the page with --allow-host NAME."
         if len(hosts) != 1:
-            return 400, "A request needs one Host header."
+            return 400, "A request needs exactly one Host header."
         first = dict(reversed(headers))
         path, method = scope["path"], scope["method"]
         if not _same_site(first, hosts[0], navigation=path == "/" and method in ("GET", "HEAD")):
             return 403, "Requests from other web sites are not allowed."
         if method in ("GET", "HEAD"):
-            return None if SHOWN.fullmatch(path) else (404, "There is no such page.")
+            return None if SHOWN.fullmatch(path) else (404, "Page not found.")
         if method != "POST" or path not in SENT:
-            return 404, "There is no such page."
+            return 404, "Page not found."
         if not first.get(b"content-length", "").isdecimal():
             return 411, "A request needs a Content-Length header."
         return None
@@ -109,7 +109,7 @@ class Guard:
         return name in self.hosts or (_is_address(name) and bool(self.hosts & {"0.0.0.0", "::"}))
 
     def _connection(self, scope: Scope) -> AbstractContextManager[None]:
-        """What lasts as long as the request: a visitor's connection, or the space that an upload takes."""
+        """Context of a request: registers a visitor's connection, or reserves space for an upload."""
         path = scope["path"]
         if path == UPLOAD:
             headers = dict(scope["headers"])
@@ -148,7 +148,7 @@ def _is_address(name: str) -> bool:
 
 
 def _same_site(headers: dict[bytes, str], host: str, navigation: bool) -> bool:
-    """Whether a request comes from this page itself, from no page, or is a link followed to the page."""
+    """Whether a request was sent by this page, without a page, or by following a link to the page."""
     origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", "none")
     if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
         return False
@@ -181,7 +181,7 @@ def _replace_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, R
 
 
 def _with_headers(send: Send) -> Send:
-    """Add the security headers to every answer, and take out those that open it to other sites."""
+    """Add security headers to every response and remove CORS headers."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

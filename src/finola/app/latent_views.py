@@ -1,4 +1,4 @@
-"""Pictures from a photo's q: faded to the mean and its mirror, from few components, mixed with another, growing."""
+"""Images decoded from modified latents: interpolation to mean and mirror, PCA, interpolation of photos, animation."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from finola.app.photos import Photo, fitted, shrunk
 from finola.evaluation.latent import draw, encode, fade, mix, project
 from finola.image_io import to_uint8
 
-SIDE = 512  # pixels: so large a picture follows a slider
+SIDE = 512  # pixels: small enough for interactive updates
 FRAMES, SECONDS = 24, 3.0
 
 
 def faded(photo: Photo, opened: Opened, t: float) -> Tensor:
-    """q at t = 0, the mean q̄ at 1, the mirror 2q̄ − q at 2: uint8 (3, h, w)."""
+    """Decode (1 − t)·q + t·q̄: the photo at t = 0, the mean at 1, the mirror 2q̄ − q at 2. Returns uint8 (3, h, w)."""
     q, grid, size = encode(opened.model, shrunk(photo.pixels, SIDE)[None])
     return to_uint8(draw(opened.model, fade(q, statistics(opened.name)[0], t), grid, size)[0])
 
 
 def projected(photo: Photo, opened: Opened, k: int) -> Tensor:
-    """What the first k principal components keep of the photo."""
+    """Decode the projection of q onto the first k principal components: uint8 (3, h, w)."""
     q, grid, size = encode(opened.model, shrunk(photo.pixels, SIDE)[None])
     known = statistics(opened.name)[0]
     return to_uint8(draw(opened.model, project(q, known, min(k, len(known.components))), grid, size)[0])
 
 
 def mixed(photo: Photo, other: Photo, opened: Opened, t: float) -> Tensor:
-    """(1 − t)·q + t·q′ for the q′ of another photo, cut to the same shape."""
+    """Decode (1 − t)·q + t·q′ for the q′ of another photo, cropped to the same shape: uint8 (3, h, w)."""
     first = shrunk(photo.pixels, SIDE)
     second = fitted(other.pixels, (first.shape[-2], first.shape[-1]))
     q, grid, size = encode(opened.model, first[None])
@@ -38,7 +38,7 @@ def mixed(photo: Photo, other: Photo, opened: Opened, t: float) -> Tensor:
 
 
 def film(photo: Photo, opened: Opened) -> bytes:
-    """The photo growing from its starts, as an animated WebP."""
+    """Animate the propagation of the photo, as WebP."""
     from finola.plotting.animation import frames, save
 
     with tempfile.TemporaryDirectory(prefix="finola-") as folder:

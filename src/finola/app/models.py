@@ -1,4 +1,4 @@
-"""The models on the page: those that can write files first, each loaded once and shared by all visitors, read only."""
+"""Models available on the page, loaded once and shared read-only by all visitors."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from finola.codec.calibration import CodecModel
     from finola.evaluation.latent import Statistics
 
-WHOLE = "waves/1024x1@16"  # one vector for a whole photo of 256×256, with nothing trained
-ENOUGH = 2048  # tiles that statistics are measured on where a model brings none
+WHOLE = "waves/1024x1@16"  # one vector for a 256×256 photo, untrained
+STATISTICS_TILES = 2048  # used to compute statistics for models without stored ones
 CROP = 256
 PIXELS = 2_000_000
-"""The most that a model is given. On two cores the slowest bundled model, tile64-512, takes 3 to 6 seconds per million
+"""Maximum size of a model's input. On two cores the slowest bundled model, tile64-512, takes 3 to 6 seconds per million
 pixels, including the JPEG and the metrics: a comparison takes about ten seconds, and memory stays below 1.5 GB."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A model of the page, and its codec where it has tables."""
+    """A model of the page, and its codec if it is calibrated."""
 
     name: str
     model: Autoencoder
@@ -39,7 +39,7 @@ class Opened:
 
 
 def names() -> list[str]:
-    """Every model of the page; the one that `finola compress` takes comes first.
+    """Names of all models of the page: the default codec first, then other codecs, then models without codec.
 
     >>> names()[0] == DEFAULT_CODEC
     True
@@ -50,7 +50,7 @@ def names() -> list[str]:
 
 
 def label(name: str) -> str:
-    """What the list of models calls one.
+    """Label of a model in the list.
 
     >>> label("waves512")
     'waves512, not trained'
@@ -59,22 +59,22 @@ def label(name: str) -> str:
 
 
 def describe(name: str) -> str:
-    """What a model keeps of a photo, in a sentence.
+    """Describe the latent size of a model.
 
     >>> describe("waves512")
-    'waves512 keeps 512 numbers for every 64 × 64 pixels, and nothing in it was trained.'
+    'waves512 stores 512 latents per 64 × 64 pixels and is not trained.'
     """
     config = ModelConfig.parse(UNTRAINED.get(name) or zoo.full_name(name))
     height, width = config.image_size
-    numbers = f"{name} keeps {config.channels * config.paths:,} numbers for every {width} × {height} pixels"
-    return f"{numbers}." if name in zoo.bundled_names() else f"{numbers}, and nothing in it was trained."
+    numbers = f"{name} stores {config.channels * config.paths:,} latents per {width} × {height} pixels"
+    return f"{numbers}." if name in zoo.bundled_names() else f"{numbers} and is not trained."
 
 
 @cache
 def open_model(name: str) -> Opened:
-    """A model of the page by its name, and no other: what a visitor sends is no path."""
+    """Load a model of the page by name. Other names and paths raise, since the name is untrusted input."""
     if name not in names():
-        raise UnknownNameError(f"There is no model {name!r} on this page. Choose one of {', '.join(names())}.")
+        raise UnknownNameError(f"Unknown model {name!r}. Choose one of {', '.join(names())}.")
     codec = load_codec(name) if name in UNTRAINED or (zoo.BUNDLED / name / FILE).is_file() else None
     return Opened(name, zoo.load(UNTRAINED.get(name, name)), codec)
 
@@ -83,8 +83,8 @@ _measuring = Lock()
 
 
 def statistics(name: str) -> tuple[Statistics, str]:
-    """Mean and principal components of a model's q, and where they come from in one sentence."""
-    with _measuring:  # the second who asks waits for the first
+    """Mean and principal components of a model's q, and a sentence on their source."""
+    with _measuring:  # concurrent requests wait for the first one
         return _statistics(name)
 
 
@@ -93,13 +93,13 @@ def _statistics(name: str) -> tuple[Statistics, str]:
     from finola.evaluation.latent import Statistics, fit, kept_with
 
     model = open_model(name).model
-    if kept := kept_with(name):
-        found = Statistics.load(kept, model)
-        return found, f"The mean and the components come with {name}, measured on {found.count:,} pictures."
+    if path := kept_with(name):
+        found = Statistics.load(path, model)
+        return found, f"The mean and components are stored with {name}, computed on {found.count:,} images."
     found = fit(model, _crops(model.config.image_size))
     return found, (
-        f"{name} brings no statistics of its own: its mean and components were measured here, on {found.count:,} "
-        f"pieces of the photos that scikit-image installs."
+        f"{name} has no stored statistics: its mean and components were computed here on {found.count:,} tiles "
+        f"of scikit-image's photos."
     )
 
 
@@ -109,5 +109,5 @@ def _crops(size: tuple[int, int]) -> Iterator[Tensor]:
 
     source = SmokeSource("all")
     pieces = max(1, CROP // size[0]) * max(1, CROP // size[1])
-    for index in range(min(len(source), -(-ENOUGH // pieces))):
+    for index in range(min(len(source), -(-STATISTICS_TILES // pieces))):
         yield pixels(source.open(index))

@@ -1,4 +1,4 @@
-"""The page itself: its controls, and which of them redraws what."""
+"""Layout of the page: its components, and the events that update them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from finola.app.handlers import (
     draw_mix,
     draw_tab,
     draw_wave,
+    load_photo,
     point,
-    shown,
     start,
     take_upload,
-    taken,
+    update_photo,
 )
 from finola.app.models import label, names
 from finola.app.photos import MAX_PIXELS, Photo, example, shrunk
 from finola.app.uploads import MAX_BYTES, Uploads
 from finola.app.visitors import Visitors
 
-FORGET = 3600  # seconds after which a visitor's photo is deleted
-COMPONENTS = 32  # shown at first
-OTHER_SIDE = 1024  # pixels of the longer side of the second photo, which is shown at half of it
+STATE_LIFETIME = 3600  # seconds without use after which a visitor's photo is deleted
+COMPONENTS = 32  # initial number of principal components
+OTHER_SIDE = 1024  # maximum side of the second photo in pixels, twice the side at which it is displayed
 
-# A click on, or a key pressed at, anything that offers a choice tells the handler of `select` which one it was.
+# Clicking an element with data-choice, or activating it by keyboard, triggers `select` with that choice.
 CHOOSING = """element.addEventListener('click', event => {
   const offer = event.target.closest('[data-choice]');
   if (offer) trigger('select', {choice: offer.dataset.choice});
@@ -45,37 +45,37 @@ LIMITS = f"""
 """
 
 INTRODUCTION = """
-<header><h1>finola</h1><p>A photo as one-way waves. Each piece of it becomes one list of numbers, and one simple step,
-repeated from the middle outwards, grows the picture back. Your photo stays on the machine that serves this page.</p>
+<header><h1>finola</h1><p>Images as one-way waves. Each tile of a photo is encoded as one vector, and a first-order
+recurrence reconstructs the tile from it. Your photo stays on the machine that serves this page.</p>
 </header>
 """
 
 
 def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
-    """The page; `finola.app.server` serves it."""
+    """Build the page, which `finola.app.server` serves."""
 
     def compare_for(photo: Photo | None, model: str, quality: int, request: gr.Request) -> str:
         return str(compare(photo, model, quality, visitors, request.session_hash))
 
     def choose(model: str, quality: int, event: gr.EventData, request: gr.Request) -> tuple[Any, str, Any]:
-        photo, words = taken(lambda: example(chosen(event)))
-        return shown(photo, words, model, quality, visitors, request.session_hash)
+        photo, words = load_photo(lambda: example(chosen(event)))
+        return update_photo(photo, words, model, quality, visitors, request.session_hash)
 
     def receive(path: str | None, model: str, quality: int, request: gr.Request) -> tuple[Any, ...]:
-        photo, words = taken(lambda: take_upload(path, uploads, visitors, request.session_hash))
-        return None, *shown(photo, words, model, quality, visitors, request.session_hash)
+        photo, words = load_photo(lambda: take_upload(path, uploads, visitors, request.session_hash))
+        return None, *update_photo(photo, words, model, quality, visitors, request.session_hash)
 
     def receive_other(path: str | None, request: gr.Request) -> tuple[Any, Any, str]:
-        photo, words = taken(lambda: take_upload(path, uploads, visitors, request.session_hash))
+        photo, words = load_photo(lambda: take_upload(path, uploads, visitors, request.session_hash))
         if photo is None:
             return None, gr.skip(), words
         return None, replace(photo, pixels=shrunk(photo.pixels, OTHER_SIDE)), words
 
     page = gr.Blocks(title="finola", analytics_enabled=False)
     with page:
-        photo = gr.State(None, time_to_live=FORGET)
-        other = gr.State(None, time_to_live=FORGET)
-        order = gr.State([])  # the waves by number, strongest in the photo first
+        photo = gr.State(None, time_to_live=STATE_LIFETIME)
+        other = gr.State(None, time_to_live=STATE_LIFETIME)
+        order = gr.State([])  # (wave, fraction of energy), strongest in the photo first
         tab = gr.State("compare")
         gr.HTML(INTRODUCTION)
         with gr.Row(elem_id="whole"):
@@ -96,50 +96,48 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
                     50,
                     step=1,
                     label="Quality",
-                    info="1 is the smallest file, 100 the finest",
+                    info="1: smallest file, 100: best quality",
                     elem_id="quality",
                 )
-                status = gr.HTML(markup.sentence("Loading …"), elem_id="status")
+                status = gr.HTML(markup.message("Loading …"), elem_id="status")
             with gr.Column(scale=4, min_width=300), gr.Tabs():
                 with gr.Tab("Compare", id="compare") as compare_tab:
-                    compared = gr.HTML(_waiting(4), elem_id="compared")
+                    compared = gr.HTML(_placeholders(4), elem_id="compared")
                 with gr.Tab("Morph", id="moves") as moves_tab:
                     with gr.Row(equal_height=False):
                         with gr.Column(min_width=260):
                             fade = gr.Slider(
-                                0, 2, 0.5, step=0.05, label="Fade to the mean",
-                                info="0 photo, 1 mean, 2 mirror", elem_id="fade",
+                                0, 2, 0.5, step=0.05, label="Interpolate to the mean",
+                                info="0: photo, 1: mean, 2: mirror image", elem_id="fade",
                             )  # fmt: skip
-                            faded = gr.HTML(_waiting(1), elem_id="faded")
+                            faded = gr.HTML(_placeholders(1), elem_id="faded")
                         with gr.Column(min_width=260):
                             components = gr.Slider(
-                                0, 512, COMPONENTS, step=1, label="Components kept",
-                                info="0 is the mean alone", elem_id="components",
+                                0, 512, COMPONENTS, step=1, label="Principal components",
+                                info="0: mean only", elem_id="components",
                             )  # fmt: skip
-                            projected = gr.HTML(_waiting(1), elem_id="projected")
+                            projected = gr.HTML(_placeholders(1), elem_id="projected")
                         with gr.Column(min_width=260):
                             mix = gr.Slider(
-                                0, 1, 0.5, step=0.05, label="Mix two photos",
-                                info="0 first, 1 second", elem_id="mix",
+                                0, 1, 0.5, step=0.05, label="Interpolate two photos",
+                                info="0: first, 1: second", elem_id="mix",
                             )  # fmt: skip
-                            mixed = gr.HTML(_waiting(1), elem_id="mixed")
+                            mixed = gr.HTML(_placeholders(1), elem_id="mixed")
                             other_thumbs = gr.HTML(markup.thumbnails(), js_on_load=CHOOSING, elem_id="other-examples")
                             other_drop = _drop("other-drop", "The second photo")
-                    source = gr.HTML(markup.sentence(""), elem_id="source")
+                    source = gr.HTML(markup.message(""), elem_id="source")
                 with gr.Tab("Grow", id="growth") as growth_tab:
-                    grow = gr.Button("Watch it grow", variant="primary", elem_id="grow")
-                    grown = gr.HTML(_waiting(1), elem_id="grown")
+                    grow = gr.Button("Animate the propagation", variant="primary", elem_id="grow")
+                    grown = gr.HTML(_placeholders(1), elem_id="grown")
                 with gr.Tab("Waves", id="waves") as waves_tab:
-                    wave = gr.Slider(
-                        1, 256, 1, step=1, label="Wave", info="1 is the strongest in this photo", elem_id="wave"
-                    )
+                    wave = gr.Slider(1, 256, 1, step=1, label="Wave", info="1: strongest in this photo", elem_id="wave")
                     with gr.Row(equal_height=False):
                         with gr.Column(min_width=280):
-                            plane = gr.HTML(_waiting(1), js_on_load=CHOOSING, elem_id="plane")
+                            plane = gr.HTML(_placeholders(1), js_on_load=CHOOSING, elem_id="plane")
                         with gr.Column(min_width=280):
-                            waved = gr.HTML(_waiting(1), elem_id="waved")
+                            waved = gr.HTML(_placeholders(1), elem_id="waved")
 
-        # Every job is in one group: two run at a time, whoever asks for them.
+        # All events share one concurrency group, so that at most two jobs run at a time.
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_id": "page"}
         live = quiet | {"trigger_mode": "always_last"}
         comparing = [photo, model, quality]
@@ -148,7 +146,7 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
         current = [tab, *moved]
         everything = [*pictures, grown, *seen]
 
-        # What the photo or the model decides is drawn again for the tab in view; the others are drawn when looked at.
+        # A new photo or model updates the visible tab; other tabs are updated when they are selected.
         changes = (
             page.load(start, [model, quality], [photo, status, compared], **quiet),
             drop.upload(receive, [drop, model, quality], [drop, photo, status, compared], **quiet),
@@ -180,8 +178,8 @@ def _drop(name: str, words: str) -> gr.File:
     return gr.File(label=words, height=132, elem_id=name)
 
 
-def _waiting(count: int) -> str:
-    """Empty places where pictures will be, so that nothing jumps."""
+def _placeholders(count: int) -> str:
+    """Placeholders for images, to avoid layout shifts."""
     return markup.gallery(
         *['<figure class="shot waiting"><figcaption><b>…</b></figcaption><div class="empty"></div></figure>'] * count
     )

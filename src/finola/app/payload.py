@@ -1,4 +1,4 @@
-"""Check of what a browser sends to an event handler: values of the expected type, and files of the upload folder only.
+"""Validation of browser requests to event handlers: only values of the expected type and uploaded files.
 
 Gradio resolves file names and URLs inside any input, of any component, before a handler is called. Here every input
 is rebuilt from values that were checked, so that Gradio never sees a path or URL that this server did not create.
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import gradio as gr
 
 MAX_BODY = 100_000  # bytes of a request to a handler
-MAX_NESTING = 100  # brackets in it: the parser is recursive
+MAX_NESTING = 100  # maximum number of brackets, because the parser is recursive
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
-CHOICE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names and numbers that pictures offer to choose from
+CHOICE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names and numbers of selectable elements
 
 
 def checked_body(body: bytes, page: gr.Blocks, uploads: Uploads) -> tuple[bytes, str]:
-    """The request's body rebuilt from checked values, and its session; raises `InputError` for anything else."""
+    """Rebuild the request body from validated values and return it with its session. Raises InputError if invalid."""
     try:
         if body.count(b"[") + body.count(b"{") > MAX_NESTING:
             raise ValueError("too deeply nested")
@@ -35,7 +35,7 @@ def checked_body(body: bytes, page: gr.Blocks, uploads: Uploads) -> tuple[bytes,
         raise InputError("The request is not a JSON object.")
     number, session, data = sent.get("fn_index"), sent.get("session_hash"), sent.get("data")
     if not _is_integer(number) or number not in page.fns:
-        raise InputError(f"There is no event handler {str(number)[:20]!r}.")
+        raise InputError(f"Unknown event handler {str(number)[:20]!r}.")
     if not isinstance(session, str) or not SESSION.fullmatch(session):
         raise InputError("The session's name is invalid.")
     inputs = page.fns[number].inputs
@@ -53,12 +53,12 @@ def checked_body(body: bytes, page: gr.Blocks, uploads: Uploads) -> tuple[bytes,
 
 
 def checked_value(component: Any, value: object, uploads: Uploads) -> object:
-    """One input of a handler, by the kind of its component; an unknown kind raises."""
+    """Validate one input of a handler by the type of its component. Raises InputError for unknown types."""
     import gradio as gr
 
     match component:
         case gr.State():
-            return None  # kept on the server: what a browser sends for it is ignored
+            return None  # stored on the server: values from the browser are ignored
         case gr.Dropdown():
             if isinstance(value, str) and value in [choice for _, choice in component.choices]:
                 return value
@@ -75,7 +75,7 @@ def checked_value(component: Any, value: object, uploads: Uploads) -> object:
 
 
 def _checked_event(sent: object) -> dict[str, str] | None:
-    """What a click has chosen."""
+    """Validated choice of a click event, or None."""
     if not isinstance(sent, dict):
         return None
     choice = sent.get("choice")
@@ -87,4 +87,4 @@ def _is_integer(value: object) -> bool:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,4 +1,4 @@
-"""What a visitor brings: a photo or a `.finola` file, within limits, as pixels."""
+"""Reading of photos and `.finola` files sent by visitors, with size limits."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from finola.codec.container import MAGIC
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import open_photo, orientation, pixels, to_pillow, to_rgb
 
-MAX_PIXELS = 50_000_000  # of a photo's file
-MAX_SIDE = 16_384  # of a photo that is kept: a model works on whole rows of tiles, and a JPEG has at most 65,535
-BAND = 2_000_000  # pixels that are converted at a time
+MAX_PIXELS = 50_000_000  # maximum of an image file
+MAX_SIDE = 16_384  # maximum side of a stored photo: models process whole rows of tiles, and JPEG allows at most 65,535
+BAND = 2_000_000  # pixels converted at a time
 EXAMPLES = {"astronaut": "Portrait", "chelsea": "Cat", "coffee": "Coffee", "rocket": "Rocket"}
-"""Photos that scikit-image installs, and what the page calls them."""
+"""Photos included in scikit-image, and their titles on the page."""
 
 
 @dataclass(frozen=True)
 class Photo:
-    """One picture of one visitor."""
+    """A photo of a visitor."""
 
     name: str
     pixels: Tensor  # uint8 (3, H, W), sRGB
     coded: int | None = None  # bytes of the `.finola` file it was decoded from
-    model: str = ""  # that decoded it
-    full_size: tuple[int, int] | None = None  # (height, width) of the file, where the photo was scaled down
+    model: str = ""  # model that decoded it
+    full_size: tuple[int, int] | None = None  # (height, width) of the file, if the photo was scaled down
 
     @property
     def size(self) -> tuple[int, int]:
@@ -39,27 +39,27 @@ class Photo:
 
 
 def example(name: str) -> Photo:
-    """One of `EXAMPLES`.
+    """Load one of `EXAMPLES`.
 
     >>> example("astronaut").size
     (512, 512)
     """
     if name not in EXAMPLES:
-        raise InputError(f"There is no example photo {name!r}. Choose one of {', '.join(EXAMPLES)}.")
+        raise InputError(f"Unknown example photo {name!r}. Choose one of {', '.join(EXAMPLES)}.")
     return Photo(f"{EXAMPLES[name]}, an example", pixels(to_rgb(open_photo(f"skimage:{name}"), name)))
 
 
 def read(data: bytes, name: str) -> Photo:
-    """A photo from the bytes of any common image file, or of a `.finola` file; what is too large is not decoded."""
+    """Read a photo from the bytes of an image file or a `.finola` file. Sizes are checked before decoding."""
     if len(data) > MAX_BYTES:
-        raise InputError(f"{name} has {len(data) / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are the most.")
+        raise InputError(f"{name} has {len(data) / 1e6:.0f} MB; the maximum is {MAX_BYTES / 1e6:.0f} MB.")
     if data.startswith(MAGIC):
         return _read_coded(data, name)
     try:
         opened = open_photo(data, name)
     except ValueError as error:
         if isinstance(error.__cause__, Image.DecompressionBombError | Image.DecompressionBombWarning):
-            raise InputError(f"{name} is too large: {MAX_PIXELS / 1e6:.0f} megapixels are the most.") from None
+            raise InputError(f"{name} is too large; the maximum is {MAX_PIXELS / 1e6:.0f} megapixels.") from None
         raise
     _check_size(name, opened.height, opened.width)
     if fitting_size((opened.height, opened.width)) == (opened.height, opened.width):
@@ -68,15 +68,15 @@ def read(data: bytes, name: str) -> Photo:
 
 
 def _read_coded(data: bytes, name: str) -> Photo:
-    """The photo of a `.finola` file; it cannot be decoded at a smaller size, so a larger one is an error."""
+    """Decode a `.finola` file. Raises InputError if it is too large, since it cannot be decoded at a smaller size."""
     container = read_container(data)
-    if container.model not in names():  # the name comes from the visitor: it must not be taken for a folder
-        raise InputError(f"{name} needs the model {container.model!r}, which is not on this page.")
+    if container.model not in names():  # untrusted input: must not be interpreted as a path
+        raise InputError(f"{name} needs the model {container.model!r}, which is not available on this page.")
     _check_size(name, container.height, container.width)
     size, tile = (container.height, container.width), open_model(container.model).model.config.image_size
     if fitting_size(size, tile) != size:
         raise InputError(
-            f"{name} holds a photo of {container.width} × {container.height} pixels, and this page decodes up to "
+            f"{name} contains a photo of {container.width} × {container.height} pixels, but this page decodes up to "
             f"{PIXELS / 1e6:g} megapixels. Decode it with finola decompress."
         )
     return Photo(name, decompress(data, model=container.model), len(data), container.model)
@@ -85,11 +85,11 @@ def _read_coded(data: bytes, name: str) -> Photo:
 def _check_size(name: str, height: int, width: int) -> None:
     if height * width > MAX_PIXELS:
         shown = f"{width} × {height}, {height * width / 1e6:.0f} megapixels"
-        raise InputError(f"{name} is {shown}, and {MAX_PIXELS / 1e6:.0f} are the most: make it smaller first.")
+        raise InputError(f"{name} is {shown}; the maximum is {MAX_PIXELS / 1e6:.0f} megapixels. Scale it down first.")
 
 
 def _read_scaled(opened: Image.Image, name: str) -> Photo:
-    """A photo scaled down while it is converted, band by band, so that memory holds it once and in its own mode."""
+    """Convert and downscale a photo band by band, so that the full size is in memory only once and in its own mode."""
     full, target = (opened.height, opened.width), fitting_size((opened.height, opened.width))
     opened.draft(opened.mode, (target[1], target[0]))  # a JPEG is decoded at ½, ¼ or ⅛ of its size
     try:
@@ -106,7 +106,7 @@ def _read_scaled(opened: Image.Image, name: str) -> Photo:
         small.paste(to_rgb(band, name).reduce(factor), (0, top // factor))
     exif = Image.Exif()
     exif[0x0112] = turn = orientation(opened)
-    if (height > width) != (target[0] > target[1]):  # a TIFF is turned when it is loaded
+    if (height > width) != (target[0] > target[1]):  # Pillow rotates TIFF files on loading
         target, full = target[::-1], full[::-1]
     small = small.resize((target[1], target[0]), Image.Resampling.LANCZOS)
     small.info["exif"] = exif.tobytes()
@@ -114,7 +114,7 @@ def _read_scaled(opened: Image.Image, name: str) -> Photo:
 
 
 def fitting_size(size: tuple[int, int], tile: tuple[int, int] = (1, 1)) -> tuple[int, int]:
-    """The largest (height, width) of about the same shape whose whole tiles cover at most `PIXELS` pixels.
+    """Largest (height, width) of about the same aspect ratio whose whole tiles cover at most `PIXELS` pixels.
 
     >>> fitting_size((600, 800))
     (600, 800)
@@ -138,7 +138,7 @@ def fitting_size(size: tuple[int, int], tile: tuple[int, int] = (1, 1)) -> tuple
 
 
 def scaled_down(photo: Photo, tile: tuple[int, int]) -> Photo:
-    """The photo with at most `PIXELS` pixels in whole tiles, and its file's size where that is larger."""
+    """Scale the photo down to at most `PIXELS` pixels in whole tiles, and record the original size."""
     height, width = fitting_size(photo.size, tile)
     if (height, width) == photo.size:
         return photo
@@ -147,7 +147,7 @@ def scaled_down(photo: Photo, tile: tuple[int, int]) -> Photo:
 
 
 def shrunk(image: Tensor, side: int) -> Tensor:
-    """uint8 (3, H, W) with no side longer than `side`; never enlarged.
+    """Downscale uint8 (3, H, W) so that no side is longer than `side`. Never enlarges.
 
     >>> import torch
     >>> shrunk(torch.zeros(3, 100, 300, dtype=torch.uint8), 150).shape
@@ -162,7 +162,7 @@ def shrunk(image: Tensor, side: int) -> Tensor:
 
 
 def fitted(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """The middle of uint8 (3, H, W), scaled to fill (height, width) exactly."""
+    """Centre crop of uint8 (3, H, W), scaled to (height, width)."""
     height, width = size
     photo = to_pillow(image)
     scale = max(width / photo.width, height / photo.height)

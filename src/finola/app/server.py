@@ -1,4 +1,4 @@
-"""The web server of the page. It listens on this machine alone by default and fetches nothing from outside."""
+"""Web server of the page. By default it accepts local connections only, and it makes no outgoing connections."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from finola.errors import InputError
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 
 FIRST_PORT, PORTS = 7860, 100
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-SESSIONS = 16  # visitors whose photos are stored at once; the one least recently seen is dropped first
-CLOSING = 2  # seconds that open connections have to end
-GRACE = 4.0  # seconds after which the process ends, whatever it is computing
+SESSIONS = 16  # maximum number of stored sessions; the least recently used one is dropped first
+CLOSING = 2  # seconds for open connections to finish
+GRACE = 4.0  # seconds until the process is terminated, even during a computation
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 MONOSPACED = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "monospace"]
 
@@ -37,11 +39,11 @@ def serve(
 ) -> None:
     """Serve the page until SIGINT or SIGTERM; `ready` is called with its address once the first model is loaded.
 
-    Without a port it takes the first free one from 7860 on. `allowed_hosts` are further names of this machine under
-    which browsers may open the page.
+    The default port is the first free one from 7860. `allowed_hosts` are additional host names under which browsers
+    may open the page.
     """
     sock = listen(host, port)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the folder below is removed then, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the temporary folder is removed on SIGTERM, too
     with sock, tempfile.TemporaryDirectory(prefix="finola-app-") as folder:
         import uvicorn
 
@@ -63,9 +65,9 @@ def serve(
 
 
 def end_soon(sig: int, folder: str, visitors: Visitors) -> None:
-    """End the work for all visitors, and the process itself after `GRACE` seconds.
+    """Cancel all jobs, and terminate the process after `GRACE` seconds.
 
-    Python waits for its threads before it ends, and a step of a model can take longer than anyone wants to wait.
+    Python waits for running threads at exit, and a model step can take long.
     """
     visitors.stop()
 
@@ -81,28 +83,28 @@ def end_soon(sig: int, folder: str, visitors: Visitors) -> None:
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A socket on the port, or on the first free one."""
-    wanted = range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port]
+    """Open a listening socket on the port, or on the first free one."""
+    candidates = range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port]
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for number in wanted:
+    for number in candidates:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, number))
-            sock.listen()  # from now on no other can have it
+            sock.listen()  # reserves the port
             return sock
         except (OSError, OverflowError) as error:
             sock.close()
             reason = getattr(error, "strerror", None) or str(error)
     where = f"port {port}" if port is not None else f"any port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1}"
-    raise ValueError(f"cannot listen at {host} on {where} ({reason}): choose others with --host and --port.")
+    raise InputError(f"Cannot listen at {host} on {where} ({reason}). Choose others with --host and --port.")
 
 
 def create_app(folder: str | Path, hosts: Iterable[str] = (), visitors: Visitors | None = None) -> FastAPI:
-    """The page as a web application. Uploads are in `folder` until they are read; `hosts` are names of this machine."""
+    """Create the web application. Uploads are stored in `folder` until read; `hosts` are allowed host names."""
     folder = Path(folder).resolve()
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ["GRADIO_TEMP_DIR"] = str(folder)  # where Gradio puts uploads, and the only place it takes them from
+    os.environ["GRADIO_TEMP_DIR"] = str(folder)  # the only folder that Gradio writes uploads to and reads them from
     import gradio as gr
     from fastapi import FastAPI
 
@@ -117,7 +119,7 @@ def create_app(folder: str | Path, hosts: Iterable[str] = (), visitors: Visitors
     app.add_middleware(Guard, page=page, uploads=uploads, visitors=visitors, hosts=(*LOOPBACK, *hosts))
     page.GRADIO_CACHE = str(folder)
     page.state_session_capacity = SESSIONS
-    page.has_launched = True  # a page that is mounted never sets it, and Gradio checks no path before
+    page.has_launched = True  # not set for mounted pages, but Gradio checks paths only if it is set
     uploads.watch()
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=FONTS, font_mono=MONOSPACED)
     readable = {"body_text_color_subdued": "*neutral_500", "block_info_text_color": "*neutral_500"}
@@ -141,13 +143,13 @@ def create_app(folder: str | Path, hosts: Iterable[str] = (), visitors: Visitors
 
 
 def _warm_up() -> None:
-    """Load the first model and run it once, so that the first visitor does not wait; its statistics follow."""
+    """Load and run the first model, so that the first visitor does not wait; compute its statistics in a thread."""
     from PIL import Image
 
     from finola.app.handlers import first_comparison
     from finola.app.models import names, statistics
 
-    warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a visitor is told; the terminal need not be
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # reported to the visitor instead
     first = names()[0]
     first_comparison(first, 50)
     threading.Thread(target=statistics, args=(first,), daemon=True).start()

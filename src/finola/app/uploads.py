@@ -1,4 +1,4 @@
-"""The folder of uploaded files: bounded in bytes, each file deleted once it is read or after a few minutes."""
+"""Folder of uploaded files with bounded size. Files are deleted once read, or after a few minutes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from threading import Lock, Thread
 from finola.errors import InputError
 
 MAX_BYTES = 40_000_000  # of one file
-FOLDER_BYTES = 400_000_000  # of all uploads that wait to be read
-AGE = 300.0  # seconds until an upload that nobody reads is deleted
+FOLDER_BYTES = 400_000_000  # of all unread uploads
+AGE = 300.0  # seconds until an unread upload is deleted
 EVERY = 30.0  # seconds between two searches for old uploads
-FORM_BYTES = 10_000  # of a multipart request beside the file
+FORM_BYTES = 10_000  # of a multipart request in addition to the file
 
 
 class Uploads:
-    """Uploaded files below one folder, which belongs to this server alone."""
+    """Uploaded files in a folder used by this server only."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()
@@ -43,7 +43,7 @@ class Uploads:
                 self._incoming -= size
 
     def check(self, path: object) -> Path:
-        """The path of an uploaded file, exactly as the upload request returned it; anything else raises."""
+        """Return the path of an uploaded file as given by the upload request. Raises InputError for any other path."""
         if isinstance(path, str) and "\0" not in path and os.path.isabs(path):
             found = Path(path)
             if found.resolve() == found and self.folder in found.parents and found.is_file():
@@ -51,7 +51,7 @@ class Uploads:
         raise InputError("The file is not an upload of this page, or it was deleted. Drop it again.")
 
     def take(self, path: str) -> bytes:
-        """The content of an upload, which is deleted together with its folder."""
+        """Return the content of an upload and delete it together with its folder."""
         found = self.check(path)
         try:
             return found.read_bytes()
@@ -61,7 +61,7 @@ class Uploads:
             self._delete(found)
 
     def bytes_stored(self) -> int:
-        """Bytes of all files in the folder."""
+        """Total size of all files in the folder."""
         return sum(status.st_size for _, status in self._files())
 
     def delete_old(self, now: float | None = None) -> None:
@@ -72,7 +72,7 @@ class Uploads:
                 self._delete(path)
 
     def watch(self) -> None:
-        """Delete old uploads from a thread of its own for as long as the folder exists."""
+        """Delete old uploads regularly in a background thread, until the folder is removed."""
 
         def delete_regularly() -> None:
             while self.folder.exists():
@@ -86,7 +86,7 @@ class Uploads:
         for place, _, names in os.walk(self.folder):
             for name in names:
                 path = Path(place, name)
-                with suppress(FileNotFoundError):  # another thread has read it
+                with suppress(FileNotFoundError):  # deleted by another thread
                     found.append((path, path.lstat()))
         return found
 

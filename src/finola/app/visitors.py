@@ -1,4 +1,4 @@
-"""Which visitors are still connected, so that work for those who have left can end."""
+"""Connected visitors, so that jobs of visitors who have left can be cancelled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-REMEMBERED = 1000  # sessions that have ended; older ones have no job left in the queue
+REMEMBERED = 1000  # ended sessions that are remembered; older ones have no queued jobs
 POLL = 0.2  # seconds between two checks while waiting for another visitor's job
 
 
@@ -16,7 +16,7 @@ class VisitorLeft(Exception):
 
 
 class Visitors:
-    """Open connections by session. A session with connections that have all closed has left.
+    """Open connections by session. A session has left when all its connections are closed.
 
     >>> visitors = Visitors()
     >>> with visitors.connected("one"):
@@ -51,18 +51,18 @@ class Visitors:
                         self._left.popitem(last=False)
 
     def returned(self, session: str) -> None:
-        """A session that had left sends a request again; its connection follows."""
+        """Mark a session as present again when it sends a request, before it reconnects."""
         with self._lock:
             self._left.pop(session, None)
 
     def check(self, session: str | None) -> None:
-        """Raise `VisitorLeft` if nobody waits for the work of this session."""
+        """Raise `VisitorLeft` if the session has left or the server is stopping."""
         with self._lock:
             if self._stopped or session in self._left:
                 raise VisitorLeft(session)
 
     def stop(self) -> None:
-        """End the work for every session: the server is stopping."""
+        """Cancel the jobs of all sessions when the server stops."""
         self._stopped = True
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""A model's waves, how strong each is in a photo, and one of them drawn over it."""
+"""Waves of a model: their energy in a photo, and the image of a single wave."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from finola.wave.analysis import waves as analyse
 from finola.wave.basis import WaveBasis
 
 SIDE = 512
-SAMPLES = 4096  # positions at which strengths are measured
+SAMPLES = 4096  # positions used to measure energies
 
 
 @dataclass(frozen=True)
 class Wave:
-    """One wave: a channel of ζ, and with it the one that has the conjugate speed."""
+    """One wave: a channel of ζ, which also represents the channel with the conjugate speed."""
 
     channel: int
     speed: complex
     words: str
 
     def place(self) -> tuple[float, float]:
-        """Where it stands in a disc whose rim is infinity: |λ| = 1 lies halfway."""
+        """Position of the speed in a unit disc: |λ| = 1 at half the radius, infinity on the rim."""
         size = abs(self.speed)
         if math.isinf(size):
             return 1.0, 0.0
@@ -40,13 +40,13 @@ class Wave:
 
 @cache
 def analysed(name: str) -> Waves:
-    """The waves of a model of the page."""
+    """Wave analysis of a model of the page."""
     return analyse(open_model(name).model)
 
 
 @cache
 def waves_of(name: str) -> tuple[Wave, ...]:
-    """Every wave of a model that moves, one for each pair of conjugate speeds."""
+    """All moving waves of a model, one per pair of conjugate speeds."""
     found = analysed(name)
     quadrant = found["right-down"]
     channels = found.basis.pairs.tolist() if found.basis is not None else _upper(quadrant)
@@ -60,24 +60,24 @@ def waves_of(name: str) -> tuple[Wave, ...]:
 
 
 def _upper(quadrant: Quadrant) -> list[int]:
-    """The channels whose speed lies on or above the real axis."""
+    """Channels whose speed has a non-negative imaginary part."""
     speeds = quadrant.speeds.tolist()
     return [channel for channel, speed in enumerate(speeds) if not speed.imag < 0]
 
 
 @cache
 def groups(name: str) -> tuple[tuple[int, ...], ...]:
-    """The waves, by number, that stand at the same place of the complex plane."""
-    together: dict[tuple[float, float], list[int]] = {}
+    """Indices of waves, grouped by position in the complex plane."""
+    by_position: dict[tuple[float, float], list[int]] = {}
     for number, wave in enumerate(waves_of(name)):
         x, y = wave.place()
-        together.setdefault((round(x, 4), round(abs(y), 4)), []).append(number)
-    return tuple(tuple(numbers) for numbers in together.values())
+        by_position.setdefault((round(x, 4), round(abs(y), 4)), []).append(number)
+    return tuple(tuple(numbers) for numbers in by_position.values())
 
 
 @torch.inference_mode()
 def strongest_first(photo: Photo, opened: Opened) -> list[tuple[int, float]]:
-    """Every wave by number with its share of the energy in the photo's map, largest first."""
+    """Index and fraction of energy of every wave in the photo's map z, largest first."""
     quadrant = analysed(opened.name)["right-down"]
     channels = [wave.channel for wave in waves_of(opened.name)]
     z = _map(photo, opened)[0].flatten(1)  # (C, positions)
@@ -89,10 +89,10 @@ def strongest_first(photo: Photo, opened: Opened) -> list[tuple[int, float]]:
 
 @torch.inference_mode()
 def wave_picture(photo: Photo, opened: Opened, number: int) -> tuple[Tensor, Tensor]:
-    """The photo as shown, uint8 (3, h, w), and one wave over it, (h, w), between −1 and 1.
+    """Return the displayed photo, uint8 (3, h, w), and one wave, (h, w) in [−1, 1].
 
-    Of a model that was started from plane waves it is what the wave adds to the photo's brightness or colour; of any
-    other it is the real part of its channel of ζ.
+    For models initialised with plane waves, this is the wave's contribution to brightness or colour; for other models,
+    the real part of its channel of ζ.
     """
     image = shrunk(photo.pixels, SIDE)
     found, channel = analysed(opened.name), waves_of(opened.name)[number].channel
@@ -100,7 +100,7 @@ def wave_picture(photo: Photo, opened: Opened, number: int) -> tuple[Tensor, Ten
     cell = opened.model.config.cell
     if found.basis is not None:
         colours = added(found.basis, [channel, channel + 1], z, cell)
-        shown = colours[int(colours.square().sum((1, 2)).argmax())]  # all three have the same shape
+        shown = colours[int(colours.square().sum((1, 2)).argmax())]  # the three colours differ only in scale
     else:
         zeta = _zeta(found["right-down"].inverse[channel][None], z[0].flatten(1)).real.reshape(1, 1, *z.shape[-2:])
         shown = F.interpolate(zeta, scale_factor=[float(side) for side in cell], mode="bilinear")[0, 0]
@@ -109,7 +109,7 @@ def wave_picture(photo: Photo, opened: Opened, number: int) -> tuple[Tensor, Ten
 
 
 def added(basis: WaveBasis, channels: list[int], z: Tensor, cell: tuple[int, int]) -> Tensor:
-    """What these coordinates, two for a plane wave, add to the picture of z (1, C, H, W): (3, H·cell, W·cell)."""
+    """Contribution of these coordinates, two per plane wave, to the image of z (1, C, H, W): (3, H·cell, W·cell)."""
     vectors = basis.vectors()[:, channels]  # (C, n)
     read = (basis.read_out() @ vectors @ vectors.T).float()  # (3·h·w, C)
     drawn: Tensor = torch.einsum("pc,nchw->nphw", read, z).unflatten(1, (3, *cell))
@@ -117,12 +117,12 @@ def added(basis: WaveBasis, channels: list[int], z: Tensor, cell: tuple[int, int
 
 
 def _zeta(rows: Tensor, z: Tensor) -> Tensor:
-    """Rows of V⁻¹ times z (C, n), in single precision: pictures need no more."""
+    """Rows of V⁻¹ times z (C, n), in single precision, which suffices for display."""
     rows = rows.to(torch.complex64)
     return torch.complex(rows.real @ z, rows.imag @ z)
 
 
 def _map(photo: Photo, opened: Opened) -> Tensor:
-    """The joined map z (1, C, H, W) of the photo, shrunk."""
+    """Map z (1, C, H, W) of the downscaled photo, joined over tiles."""
     q, grid, _ = encode(opened.model, shrunk(photo.pixels, SIDE)[None])
     return join(opened.model.propagate(q), grid)
