@@ -1,4 +1,4 @@
-"""Damaged recipes, COCO folders, Parquet files, tar shards and .finola files are read or refused in one sentence."""
+"""Corrupt recipes, COCO folders, Parquet files, tar shards and .finola files are read or raise an input error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize(
     ("reader", "cases"), [("recipe", 60), ("coco", 150), ("parquet", 150), ("shards", 150), ("container", 100)]
 )
-def test_damaged_files_end_in_a_result_or_a_sentence(
+def test_corrupt_files_are_read_or_raise_an_input_error(
     reader: str, cases: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few of the cases of benchmarks/fuzz_readers.py, in this process."""

@@ -1,4 +1,4 @@
-"""Photos from folders, parquet, tar shards and COCO, in an order and cropped as (seed, epoch, index) alone decide."""
+"""Data sets of photos from folders, Parquet files, tar shards and COCO; samples depend on (seed, epoch, index) only."""
 
 from finola.data.dataset import PhotoDataset
 from finola.data.discovery import open_data

@@ -1,4 +1,4 @@
-"""Checks on data files from elsewhere: JSON of bounded size and depth, and names that stay inside their folder."""
+"""Checks of untrusted data files: JSON of bounded size and depth, and file names without path traversal."""
 
 import json
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -6,17 +6,19 @@ from typing import Any
 
 from finola.errors import CorruptFileError
 
-MOST_JSON = 2**31
-"""Bytes of the largest JSON file that is read: the annotations of COCO take 0.45 GB, those of LVIS 1.1 GB."""
-LONGEST_NAME = 4096
-"""Bytes of the longest name of a photo inside a data set."""
+MAX_JSON_BYTES = 2**31
+"""Maximum size of a JSON file: the annotations of COCO have 0.45 GB, those of LVIS 1.1 GB."""
+MAX_NAME_BYTES = 4096
+"""Maximum length of the name of a photo inside a data set."""
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file, or raise `CorruptFileError`."""
     size = path.stat().st_size
-    if size > MOST_JSON:
-        raise CorruptFileError(f"{path} has {size} bytes, and a JSON file of data may have {MOST_JSON}; split it.")
+    if size > MAX_JSON_BYTES:
+        raise CorruptFileError(
+            f"{path} has {size} bytes; JSON files may have at most {MAX_JSON_BYTES}: split the file."
+        )
     return parse_json(path.read_bytes(), str(path))
 
 
@@ -25,13 +27,13 @@ def parse_json(data: bytes, name: str) -> Any:
     try:
         return json.loads(data)
     except RecursionError as error:
-        raise CorruptFileError(f"{name} cannot be read as JSON: its values are nested too deeply.") from error
+        raise CorruptFileError(f"{name} is not valid JSON: its values are nested too deeply.") from error
     except ValueError as error:
-        raise CorruptFileError(f"{name} cannot be read as JSON: {first_line(error)}.") from error
+        raise CorruptFileError(f"{name} is not valid JSON: {first_line(error)}.") from error
 
 
 def check_name(name: str) -> str:
-    """Return a relative path that stays inside its folder, or raise `CorruptFileError`.
+    """Return `name` if it is a relative path inside its folder, otherwise raise `CorruptFileError`.
 
     >>> check_name("train/0001.jpg")
     'train/0001.jpg'
@@ -40,20 +42,20 @@ def check_name(name: str) -> str:
         encoded = name.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
         raise CorruptFileError(f"the file name {shorten(name)} is not valid Unicode.") from error
-    if not name or len(encoded) > LONGEST_NAME:
-        raise CorruptFileError(f"a file name has {len(encoded)} bytes; 1 to {LONGEST_NAME} are possible.")
+    if not name or len(encoded) > MAX_NAME_BYTES:
+        raise CorruptFileError(f"a file name has {len(encoded)} bytes; it must have 1 to {MAX_NAME_BYTES}.")
     if any(ord(character) < 32 for character in name):
-        raise CorruptFileError(f"the file name {shorten(name)} has control characters.")
+        raise CorruptFileError(f"the file name {shorten(name)} contains control characters.")
     outside = PurePosixPath(name).is_absolute() or bool(PureWindowsPath(name).anchor)
     if outside or ".." in PurePosixPath(name.replace("\\", "/")).parts:
-        raise CorruptFileError(f"the file name {shorten(name)} leads out of the data set's folder.")
+        raise CorruptFileError(f"the file name {shorten(name)} is outside the folder of the data set.")
     return name
 
 
 def shorten(value: object, length: int = 60) -> str:
-    """The `repr` of a value, cut to about `length` characters, for an error message."""
+    """The `repr` of a value, truncated to about `length` characters, for an error message."""
     if isinstance(value, int) and not -(10**length) < value < 10**length:
-        return f"a number of {value.bit_length()} bits"  # its digits may be more than Python converts
+        return f"a number of {value.bit_length()} bits"  # Python limits the number of digits that it converts
     if isinstance(value, str | bytes):
         value = value[: 2 * length]
     elif isinstance(value, list | dict) and len(value) > length:
@@ -66,6 +68,6 @@ def shorten(value: object, length: int = 60) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message without its final period; its class where it has no message."""
+    """The first line of an exception's message without its final period, or its class if it has no message."""
     lines = str(error).splitlines()
     return lines[0].rstrip(".")[:300] if lines and lines[0] else type(error).__name__

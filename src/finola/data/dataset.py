@@ -1,4 +1,4 @@
-"""One contract over every source: photo number `index` in epoch `epoch` is always the same image."""
+"""Data set of images over any source of photos. A sample depends on (seed, epoch, index) only."""
 
 from typing import Any, NamedTuple, Self
 
@@ -16,20 +16,20 @@ from finola.image_io import shown_size
 
 
 class Item(NamedTuple):
-    """What a worker hands over for one index."""
+    """Sample of one index, as returned by a worker."""
 
     images: Tensor  # uint8 (K, 3, H, W), K crops of one photo
     label: int
-    photo: int  # the index of the photo that was read
-    replaced: bool  # whether it stands in for an unreadable one
-    skipped: dict[int, str]  # unreadable photos passed over on the way, with the reason
+    photo: int  # index of the photo that was read
+    replaced: bool  # whether it replaces an unreadable photo
+    skipped: dict[int, str]  # unreadable photos that were skipped, with the reason
 
 
 class PhotoDataset(Dataset[Item]):
-    """Photos of a source as images: `len`, and `sample(index, epoch)`, which depends on (seed, epoch, index) alone.
+    """Images of a source of photos. `sample(index, epoch)` depends on (seed, epoch, index) only.
 
-    A photo that cannot be read is replaced by the next that can, and listed in `unreadable`. `crops_per_image` views
-    of each photo are taken from one decoding and stacked; `augment` changes each of them (`finola.data.augmentation`).
+    An unreadable photo is replaced by the next readable one and listed in `unreadable`. `crops_per_image` views of each
+    photo are taken from one decoding and stacked; `augment` is applied to each of them (`finola.data.augmentation`).
 
     >>> from finola.data import open_data, RandomCrop
     >>> image, label = open_data("smoke", transform=RandomCrop(64)).sample(0, epoch=3)
@@ -47,7 +47,7 @@ class PhotoDataset(Dataset[Item]):
         augment: str | None = None,
     ) -> None:
         if crops_per_image < 1:
-            raise InputError(f"crops_per_image is 1 or more, not {crops_per_image}.")
+            raise InputError(f"crops_per_image must be at least 1, not {crops_per_image}.")
         self.source, self.transform = source, transform or Whole()
         self.seed, self.crops_per_image = seed, crops_per_image
         self.augment = build_augment(augment) if augment else None
@@ -56,9 +56,9 @@ class PhotoDataset(Dataset[Item]):
         self._names = [source.classes[label] for label in self._numbers]
 
     def number_like(self, other: Self) -> None:
-        """Give classes the numbers that they have in another data set; a class that it lacks is unknown, −1.
+        """Use the class indices of another data set; classes that it does not have get −1 (unknown).
 
-        Classes are the same by label and name; else by name; by label alone where one of the two has no names.
+        Classes are matched by label and name, otherwise by name; if one of the two has no names, by label.
         """
         ours, theirs = self.source.classes, other.source.classes
         by_name = {name: number for number, name in enumerate(other.class_names)}
@@ -75,15 +75,15 @@ class PhotoDataset(Dataset[Item]):
         return len(self.source)
 
     def sample(self, index: int, epoch: int = 0) -> tuple[Tensor, int]:
-        """Image and label (−1 unknown): uint8 (3, H, W), or (K, 3, H, W) with K > 1 crops per image."""
+        """Image, uint8 (3, H, W), or (K, 3, H, W) with K > 1 crops per image, and its label (−1: unknown)."""
         item = self[epoch, index]
         return (item.images[0] if self.crops_per_image == 1 else item.images), item.label
 
     def __getitem__(self, key: tuple[int, int]) -> Item:
-        """The item of a pair (epoch, index) of `EpochSampler`: the epoch reaches workers inside the key."""
+        """Item of a pair (epoch, index) of `EpochSampler`; the epoch is passed to workers as part of the key."""
         epoch, index = key
         if not 0 <= index < len(self):
-            raise IndexError(f"{self.source.where} has {len(self)} photos; there is no number {index}.")
+            raise IndexError(f"Index {index} is out of range: {self.source.where} has {len(self)} photos.")
         random = generator(self.seed, epoch, index)
         skipped: dict[int, str] = {}
         for step in range(len(self)):
@@ -98,7 +98,7 @@ class PhotoDataset(Dataset[Item]):
         raise InputError(f"None of the {len(self)} photos in {self.source.where} can be read: {skipped[index]}")
 
     def item(self, number: int, random: np.random.Generator, replaced: bool, skipped: dict[int, str]) -> Item:
-        """Photo `number` as an item; ValueError or OSError where it cannot be one."""
+        """Read photo `number`; raises ValueError or OSError if it is unreadable."""
         name = self.source.name(number)
         photo = self.source.open(number)
         size = shown_size(photo, name)
@@ -116,42 +116,40 @@ class PhotoDataset(Dataset[Item]):
         return self.source.name(index)
 
     def target(self, index: int) -> dict[str, Any]:
-        """Boxes and masks of a photo, where the source has them (COCO)."""
+        """Boxes and masks of a photo, if the source has them (COCO)."""
         return self.source.target(index)
 
     @property
     def classes(self) -> dict[int, str]:
-        """Class names by label. Labels count from 0, in the order of the source's own, which may have gaps."""
+        """Class names by label. Labels are consecutive from 0, in the order of the source's labels."""
         return dict(enumerate(self.class_names))
 
     @property
     def num_classes(self) -> int:
-        """As many outputs as a classifier needs."""
+        """Number of classes."""
         return len(self._names)
 
     @property
     def class_names(self) -> list[str]:
-        """The name of every label from 0 on."""
+        """Name of every label, from 0."""
         return self._names
 
     @property
     def unreadable(self) -> list[tuple[str, str]]:
-        """(name, reason) of every photo met so far that cannot be read, by this process or a loader's workers."""
+        """(name, reason) of every unreadable photo found so far by this process or the workers of a loader."""
         return [(self.source.name(index), reason) for index, reason in sorted(self._unreadable.items())]
 
     def note_unreadable(self, skipped: dict[int, str]) -> None:
-        """Take over what a worker found unreadable; `Loader` calls this."""
+        """Record unreadable photos found by a worker; called by `Loader`."""
         self._unreadable.update(skipped)
 
     def report(self, limit: int = 10) -> str:
-        """What could not be read so far: how many photos, then `limit` reasons; empty when all could be read."""
+        """Number of unreadable photos found so far and up to `limit` reasons; empty if there are none."""
         reasons = [*self.source.problems, *(reason for _, reason in self.unreadable)]
         if not reasons:
             return ""
-        skipped = (
-            f"{len(self._unreadable)} of {len(self)} photos in {self.source.where} could not be read, and the next "
-        )
-        parts = [skipped + "readable one stood in for each."] if self._unreadable else []
+        count = f"{len(self._unreadable)} of {len(self)} photos in {self.source.where}"
+        parts = [f"{count} could not be read and were replaced by the next readable one."] if self._unreadable else []
         parts += reasons[:limit]
         parts += [f"And {len(reasons) - limit} more."] if len(reasons) > limit else []
         return " ".join(parts)

@@ -1,4 +1,4 @@
-"""Photos with their objects: boxes, classes and masks follow whatever part of a photo becomes an image."""
+"""Data set for object detection: boxes, labels and masks are transformed together with the photo."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from finola.errors import InputError
 from finola.image_io import shown_size
 
 MULTIPLE = 32
-"""Sides of a batch are padded to multiples of this."""
-SMALLEST = 1.0
-"""An object of which less than so many pixels are left in width or height is left out."""
-_LARGEST = 800  # the short side that DETR's crops are given for
+"""The sides of a batch are padded to multiples of this."""
+MIN_OBJECT_SIDE = 1.0
+"""Objects whose width or height in the view is below this many pixels are dropped."""
+_DETR_SHORT = 800  # the short side that the crop sizes of DETR refer to
 
 
 class ObjectItem(NamedTuple):
-    """What a worker hands over for one index."""
+    """Sample of one index, as returned by a worker."""
 
     image: Tensor  # uint8 (3, H, W)
     target: dict[str, Any]
@@ -34,10 +34,10 @@ class ObjectItem(NamedTuple):
 
 
 class ObjectBatch(NamedTuple):
-    """Images of different sizes in one tensor, black at the right and below where they are smaller.
+    """Images of different sizes in one tensor, zero-padded at the right and at the bottom.
 
-    A target has `labels` (K,), `boxes` (K, 4) as left, top, right, bottom in the image's pixels, `masks` (K, h, w) bool
-    where they are asked for, and `image_id` and `photo_size` of the photo it comes from.
+    A target has `labels` (K,), `boxes` (K, 4) as left, top, right, bottom in pixels of the image, `masks` (K, h, w)
+    bool if requested, and `image_id` and `photo_size` of its photo.
     """
 
     images: Tensor  # (N, 3, H, W) float32 in [0, 1], or uint8
@@ -49,7 +49,7 @@ class ObjectBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """The whole photo, its short side resized to `short` unless the long one would then exceed `long`.
+    """Resize the whole photo such that its short side is `short`, or less if the long side would exceed `long`.
 
     >>> Fit(800, 1333).view((480, 640), np.random.default_rng(0)).size
     (800, 1067)
@@ -64,10 +64,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class MultiScale:
-    """DETR's augmentation: a flip, every other time a crop, and a short side drawn from `short` (both ends and steps).
+    """Augmentation of DETR: random flip, a random crop with probability 0.5, and a random short side.
 
-    The crop is DETR's too, between 384 and 600 pixels of a photo whose short side is 400, 500 or 600, in proportion to
-    the largest short side (800 there).
+    The short side is drawn from the range `short` in multiples of `step`. As in DETR, a crop has sides of 384 to 600
+    pixels in a photo resized to a short side of 400, 500 or 600; these sizes scale with the largest short side (800 in
+    DETR).
     """
 
     short: tuple[int, int] = (480, 800)
@@ -80,7 +81,7 @@ class MultiScale:
         height, width = size
         left, top, w, h = 0.0, 0.0, float(width), float(height)
         if self.crop and random.random() < 0.5:
-            unit = self.short[1] / _LARGEST
+            unit = self.short[1] / _DETR_SHORT
             scale = float(random.choice([400, 500, 600])) * unit / min(size)
             w, h = (_crop_side(side * scale, unit, random) / scale for side in (width, height))
             left, top = float(random.uniform(0, width - w)), float(random.uniform(0, height - h))
@@ -95,13 +96,13 @@ def _crop_side(side: float, unit: float, random: np.random.Generator) -> float:
 
 
 def fitted(size: tuple[float, float], short: int, long: int) -> Size:
-    """(height, width) once the short side is `short`, or less where the long side would exceed `long`."""
+    """(height, width) after resizing the short side to `short`, or less if the long side would exceed `long`."""
     scale = min(short / min(size), long / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def move_boxes(boxes: Tensor, view: View) -> Tensor:
-    """Boxes (K, 4) of a photo in the pixels of one of its views, not clipped."""
+    """Transform boxes (K, 4) of a photo to pixels of a view, without clipping."""
     left, top, right, bottom = view.box
     height, width = view.size
     scale = boxes.new_tensor([width / (right - left), height / (bottom - top)] * 2)
@@ -112,7 +113,7 @@ def move_boxes(boxes: Tensor, view: View) -> Tensor:
 
 
 def move_mask(segmentation: Any, photo_size: Size, view: View) -> Tensor:
-    """An object's mask (H, W) in a view, from COCO's polygons or run lengths."""
+    """Rasterise COCO polygons or run lengths of an object to its mask (H, W) in a view."""
     from pycocotools import mask as coco_mask
 
     left, top, right, bottom = view.box
@@ -139,9 +140,10 @@ def move_mask(segmentation: Any, photo_size: Size, view: View) -> Tensor:
 
 
 class ObjectDataset(PhotoDataset):
-    """Photos of a COCO source with their objects as `classes` number them; crowds and degenerate boxes are left out.
+    """Photos of a COCO source with their objects; crowds and degenerate boxes are dropped.
 
-    `classes` are names, by default those of the source in the order of its numbers; `masks` asks for masks too.
+    `classes` are the names of labels 0, 1, …, by default those of the source in the order of its category ids. With
+    `masks`, targets have masks.
     """
 
     def __init__(
@@ -155,72 +157,72 @@ class ObjectDataset(PhotoDataset):
     ) -> None:
         super().__init__(source, transform, seed=seed)
         if not source.categories:
-            raise InputError(f"{source.where} has no annotations of objects; a COCO folder has.")
+            raise InputError(f"{source.where} has no object annotations; use a COCO folder.")
         self.names = class_names(source) if classes is None else list(classes)
         number = {name: label for label, name in enumerate(self.names)}
         self.label_of = {category: number.get(name, -1) for category, name in source.categories.items()}
         self.masks = masks
         if masks and not any(any(self.source.target(index)["segmentation"]) for index in range(len(source))):
-            raise InputError(f"{source.where} has boxes but no masks; a segmenter needs masks, a detector does not.")
+            raise InputError(f"{source.where} has boxes but no masks, which segmentation requires; train a detector.")
 
     @property
     def categories(self) -> list[int]:
-        """The source's number of every class, −1 of those it does not have."""
+        """Category id in the source of every class; −1 for classes that it does not have."""
         known = {name: category for category, name in sorted(self.source.categories.items(), reverse=True)}
         return [known.get(name, -1) for name in self.names]
 
     def left_out(self) -> list[str]:
-        """A sentence on every photo with objects that cannot be trained on, crowds aside."""
-        sentences = []
+        """Messages about photos with objects that are dropped for another reason than being a crowd."""
+        messages = []
         for index in range(len(self)):
             target = self.source.target(index)
-            flat = int((~_solid(target["boxes"])).sum())
+            empty = int((~_valid(target["boxes"])).sum())
             unknown = sum(self.label_of[category] < 0 for category in target["categories"].tolist())
-            bare = sum(not segmentation for segmentation in target["segmentation"]) if self.masks else 0
-            reasons = ((flat, "without width or height"), (unknown, "of unknown classes"), (bare, "without a mask"))
-            said = ", ".join(f"{count} {reason}" for count, reason in reasons if count)
-            if said:
-                sentences.append(f"{self.name(index)} has objects that are left out: {said}.")
-        return sentences
+            maskless = sum(not segmentation for segmentation in target["segmentation"]) if self.masks else 0
+            counts = ((empty, "without width or height"), (unknown, "of unknown classes"), (maskless, "without a mask"))
+            reasons = ", ".join(f"{count} {reason}" for count, reason in counts if count)
+            if reasons:
+                messages.append(f"Objects of {self.name(index)} are ignored: {reasons}.")
+        return messages
 
     def item(self, number: int, random: np.random.Generator, replaced: bool, skipped: dict[int, str]) -> ObjectItem:  # type: ignore[override]
         name, photo, given = self.source.name(number), self.source.open(number), self.source.target(number)
         size = shown_size(photo, name)
         if size != tuple(given["size"]):
-            shown, told = ("×".join(map(str, sides)) for sides in (size, given["size"]))
-            raise InputError(f"{name} is {shown} pixels (height × width), but its annotations say {told}.")
+            actual, declared = ("×".join(map(str, sides)) for sides in (size, given["size"]))
+            raise InputError(f"{name} has {actual} pixels (height × width), but its annotations declare {declared}.")
         view = self.transform.view(size, random)
-        return ObjectItem(draw(photo, [view], name)[0], self._seen(given, view), number, replaced, skipped)
+        return ObjectItem(draw(photo, [view], name)[0], self._target_of(given, view), number, replaced, skipped)
 
-    def _seen(self, given: dict[str, Any], view: View) -> dict[str, Any]:
-        """The target of a view: what is left of the photo's objects in it."""
+    def _target_of(self, given: dict[str, Any], view: View) -> dict[str, Any]:
+        """Target of a view: the objects of the photo, transformed and clipped to the view."""
         height, width = view.size
         boxes = torch.minimum(move_boxes(given["boxes"], view).clamp(min=0), torch.tensor([width, height] * 2).float())
         labels = torch.tensor([self.label_of[category] for category in given["categories"].tolist()], dtype=torch.int64)
-        kept = (
-            (boxes[:, 2:] - boxes[:, :2] >= SMALLEST).all(1) & _solid(given["boxes"]) & ~given["crowd"] & (labels >= 0)
-        )
+        visible = (boxes[:, 2:] - boxes[:, :2] >= MIN_OBJECT_SIDE).all(1)
+        selected = visible & _valid(given["boxes"]) & ~given["crowd"] & (labels >= 0)
         if self.masks:
-            kept &= torch.tensor([bool(segmentation) for segmentation in given["segmentation"]], dtype=torch.bool)
-        target = {"labels": labels[kept], "boxes": boxes[kept]}
+            selected &= torch.tensor([bool(segmentation) for segmentation in given["segmentation"]], dtype=torch.bool)
+        target = {"labels": labels[selected], "boxes": boxes[selected]}
         if self.masks:
-            numbers = kept.nonzero()[:, 0].tolist()
-            drawn = [move_mask(given["segmentation"][number], given["size"], view) for number in numbers]
-            target["masks"] = torch.stack(drawn) if drawn else torch.zeros(0, height, width, dtype=torch.bool)
+            indices = selected.nonzero()[:, 0].tolist()
+            masks = [move_mask(given["segmentation"][index], given["size"], view) for index in indices]
+            target["masks"] = torch.stack(masks) if masks else torch.zeros(0, height, width, dtype=torch.bool)
         return target | {"image_id": given["image_id"], "photo_size": tuple(given["size"])}
 
 
-def _solid(boxes: Tensor) -> Tensor:
+def _valid(boxes: Tensor) -> Tensor:
+    """Whether boxes (K, 4) are finite and have positive width and height: (K,) bool."""
     return boxes.isfinite().all(1) & (boxes[:, 2:] > boxes[:, :2]).all(1)
 
 
 def class_names(source: Source) -> list[str]:
-    """The names of a source's categories in the order of their numbers, each once."""
+    """Unique names of the categories of a source, in the order of their ids."""
     return list(dict.fromkeys(name for _, name in sorted(source.categories.items())))
 
 
 def letterbox(images: Sequence[Tensor], multiple: int = MULTIPLE) -> tuple[Tensor, Tensor]:
-    """Images (3, h, w) of any sizes as one (N, 3, H, W), black at the right and below, and their sizes (N, 2).
+    """Zero-pad images (3, h, w) at the right and bottom to one tensor (N, 3, H, W); returns it and the sizes (N, 2).
 
     >>> images, sizes = letterbox([torch.ones(3, 40, 70), torch.ones(3, 50, 60)])
     >>> images.shape, sizes.tolist()
@@ -235,7 +237,7 @@ def letterbox(images: Sequence[Tensor], multiple: int = MULTIPLE) -> tuple[Tenso
 
 
 def collate_objects(items: Sequence[ObjectItem]) -> tuple[ObjectBatch, dict[int, str]]:
-    """A batch, and every unreadable photo that was met on the way."""
+    """Collate items to a batch; returns it and the unreadable photos that were skipped."""
     images, sizes = letterbox([item.image for item in items])
     skipped = {index: reason for item in items for index, reason in item.skipped.items()}
     photos, replaced = (torch.tensor([getattr(item, name) for item in items]) for name in ("photo", "replaced"))

@@ -1,4 +1,4 @@
-"""From what a user names, a folder, a file, a pattern, a pack or nothing, to a data set."""
+"""Resolution of a user's argument (folder, file, pattern, name in FINOLA_DATA or nothing) to a data set."""
 
 import math
 import os
@@ -6,7 +6,7 @@ import re
 from glob import glob
 from pathlib import Path
 
-from finola.data.checks import LONGEST_NAME, shorten
+from finola.data.checks import MAX_NAME_BYTES, shorten
 from finola.data.coco import annotation_files, open_coco
 from finola.data.dataset import PhotoDataset
 from finola.data.folder import open_folder, split_folders, subfolders
@@ -19,10 +19,10 @@ from finola.errors import InputError, MissingFileError
 from finola.image_io import is_photo
 
 VARIABLE = "FINOLA_DATA"
-MOST_FILES = 1_000_000
-"""Files that a brace pattern may stand for."""
-MOST_LEVELS = 32
-"""Folders inside each other that are searched for data."""
+MAX_FILES = 1_000_000
+"""Maximum number of files of a brace pattern."""
+MAX_DEPTH = 32
+"""Maximum depth of nested folders that are searched for data."""
 _TABLES = {".parquet": ParquetSource, ".tar": ShardSource}
 
 
@@ -35,16 +35,16 @@ def open_data(
     crops_per_image: int = 1,
     augment: str | None = None,
 ) -> PhotoDataset:
-    """Open photos wherever they are kept.
+    """Open a data set of photos.
 
-    `source` is a folder of photos (class subfolders become labels), parquet files, WebDataset tar shards, a COCO
-    folder, or a pattern of such files (`shards/{000..127}.tar`, `packs/train-*.parquet`); the word `smoke`, crops of
-    photos that scikit-image installs; or a name inside the folder FINOLA_DATA, which itself is opened when `source`
-    is None. A path that exists comes before a name inside FINOLA_DATA.
+    `source` is a folder of photos (class subfolders become labels), Parquet files, WebDataset tar shards, a COCO
+    folder, or a pattern of such files (`shards/{000..127}.tar`, `packs/train-*.parquet`); `smoke`, which consists of
+    crops of the photos installed with scikit-image; or a name inside the folder FINOLA_DATA. If `source` is None,
+    FINOLA_DATA itself is opened. Existing paths take precedence over names inside FINOLA_DATA.
 
-    `split` is `train`, `val`, `test` (the test part, else the val part, else everything) or `all`. Subfolders and
-    files named after splits are honoured; data without splits is split by name, one photo in twenty to val
-    (`finola.data.sources.split_by_name`).
+    `split` is `train`, `val`, `test` (the test part, otherwise the val part, otherwise everything) or `all`. Subfolders
+    and files named after splits are used as such. Data without splits is split by name: one photo in twenty belongs to
+    val (`finola.data.sources.split_by_name`).
 
     >>> len(open_data("smoke")), len(open_data("smoke", "val"))
     (512, 32)
@@ -55,34 +55,36 @@ def open_data(
 
 
 def locate(source: str | Path | None) -> list[Path]:
-    """The folder or the files that a user's word stands for."""
+    """Resolve a user's argument to a folder or to files."""
     variable = os.environ.get(VARIABLE)
     home = Path(variable).expanduser() if variable else None
     if source is None:
         if home is None:
-            raise InputError(f"No data was named: give a folder, set {VARIABLE} to one, or say 'smoke' to try without.")
+            raise InputError(
+                f"No data given: pass a folder, set {VARIABLE} to one, or use 'smoke' for built-in photos."
+            )
         if not home.exists():
-            raise MissingFileError(f"{VARIABLE} names {str(home)!r}, and there is no such folder.")
+            raise MissingFileError(f"{VARIABLE} is set to {str(home)!r}, which does not exist.")
         return [home]
-    if len(str(source)) > LONGEST_NAME or "\0" in str(source):
-        raise InputError(f"{shorten(str(source))} is no path of data: it is too long, or has a zero byte.")
+    if len(str(source)) > MAX_NAME_BYTES or "\0" in str(source):
+        raise InputError(f"{shorten(str(source))} is not a valid path: it is too long or contains a null byte.")
     path = Path(os.path.expanduser(source))
     candidates = [path] if home is None or path.is_absolute() else [path, home / path]
     for candidate in candidates:
         found = _expand(candidate)
         if found:
             return found
-    inside = f", nor inside {VARIABLE}={home}" if home else f", and {VARIABLE} is not set"
-    packs = f", which holds {', '.join(_packs(home))}" if home and home.is_dir() and _packs(home) else ""
-    raise MissingFileError(f"There is no data at {str(source)!r}{inside}{packs}; 'smoke' needs none.")
+    inside = f" or inside {VARIABLE}={home}" if home else f" ({VARIABLE} is not set)"
+    packs = f", which contains {', '.join(_packs(home))}" if home and home.is_dir() and _packs(home) else ""
+    raise MissingFileError(f"No data found at {str(source)!r}{inside}{packs}; use 'smoke' for built-in photos.")
 
 
 def open_source(paths: list[Path], split: str) -> Source:
-    """The source of a folder, or of files of one kind."""
+    """Open a folder, or files of one kind, as a source."""
     root = paths[0]
     if len(paths) > 1 and any(path.is_dir() for path in paths):
         raise InputError(
-            f"A pattern may stand for files only, and {paths[0]} and {paths[1]} are not both; name one folder."
+            f"A pattern must match files only, but {paths[0]} or {paths[1]} is a folder; give a single folder."
         )
     if root.is_file():
         suffixes = {path.suffix for path in paths}
@@ -90,17 +92,17 @@ def open_source(paths: list[Path], split: str) -> Source:
             return _open_tables(root.parent, paths, split)
         if len(paths) == 1 and is_photo(root.name):
             return open_folder(root, split)
-        raise InputError(f"Cannot open {root} as data; name parquet files, tar shards, a photo, or a folder of them.")
+        raise InputError(f"Cannot open {root} as data; give Parquet files, tar shards, a photo, or a folder of them.")
     found = _kind(root)
     if found == "coco":
         return open_coco(root, split)
     if found in _TABLES:
         return _open_tables(root, _tables(root, found), split)
     if found == "packs":
-        raise InputError(f"{root} holds several packs; name one of {', '.join(_packs(root))}.")
+        raise InputError(f"{root} contains several data sets; choose one of {', '.join(_packs(root))}.")
     if found == "photos":
         return open_folder(root, split)
-    raise MissingFileError(f"{root} holds no photos, parquet files, tar shards or COCO annotations.")
+    raise MissingFileError(f"{root} contains no photos, Parquet files, tar shards or COCO annotations.")
 
 
 def _open_tables(root: Path, files: list[Path], split: str) -> Source:
@@ -113,20 +115,20 @@ def _open_tables(root: Path, files: list[Path], split: str) -> Source:
 
 
 def _kind(root: Path, known: dict[str, str | None] | None = None, level: int = 0) -> str | None:
-    """`coco`, a suffix of `_TABLES`, `photos`, `packs` for a folder of several of these, or None for nothing known.
+    """Kind of data in a folder: `coco`, a suffix of `_TABLES`, `photos`, `packs` for several data sets, or None.
 
-    `known` has the answers found so far by real path: links may lead to a folder many times, or back to one above.
+    `known` caches results by real path, because symbolic links may lead to a folder repeatedly or form a cycle.
     """
     known = {} if known is None else known
     real = os.path.realpath(root)
     if real not in known:
         known[real] = None
-        known[real] = _look(root, known, level)
+        known[real] = _detect_kind(root, known, level)
     return known[real]
 
 
-def _look(root: Path, known: dict[str, str | None], level: int) -> str | None:
-    if level == MOST_LEVELS:
+def _detect_kind(root: Path, known: dict[str, str | None], level: int) -> str | None:
+    if level == MAX_DEPTH:
         return None
     if annotation_files(root):
         return "coco"
@@ -138,7 +140,7 @@ def _look(root: Path, known: dict[str, str | None], level: int) -> str | None:
             return "photos"
     folders = subfolders(root)
     kinds = {_kind(folder, known, level + 1) for folder in folders}
-    # Folders of nothing but photos are classes or splits; anything else among them makes them packs.
+    # Subfolders that contain only photos are classes or splits; otherwise they are separate data sets.
     if kinds - {"photos", None} or any(split_folders(folder) for folder in folders):
         return "packs"
     return "photos" if "photos" in kinds else None
@@ -149,7 +151,7 @@ def _packs(root: Path) -> list[str]:
 
 
 def _tables(root: Path, suffix: str) -> list[Path]:
-    """Files at the top, else in subfolders named after splits or `data`."""
+    """Files in the folder itself, otherwise in subfolders named `data` or after splits."""
     inner = [folder for folder in subfolders(root) if folder.name == "data" or part_of(folder.name)]
     return sorted(root.glob(f"*{suffix}")) or sorted(file for folder in inner for file in folder.glob(f"*{suffix}"))
 
@@ -159,30 +161,30 @@ def _part_of(file: Path, root: Path) -> str | None:
 
 
 def _expand(pattern: Path) -> list[Path]:
-    """The existing paths that a path, a glob or a brace pattern stands for."""
+    """Existing paths that match a path, a glob or a brace pattern."""
     if pattern.exists():
         return [pattern]
     if "{" not in str(pattern):
         return sorted(Path(path) for path in glob(str(pattern)))
     from braceexpand import braceexpand
 
-    if _expansions(str(pattern)) > MOST_FILES:
-        raise InputError(f"{shorten(str(pattern))} stands for more than {MOST_FILES} files; name a folder instead.")
+    if _expansions(str(pattern)) > MAX_FILES:
+        raise InputError(f"{shorten(str(pattern))} expands to more than {MAX_FILES} files; give a folder instead.")
     try:
         texts = list(braceexpand(str(pattern)))
     except ValueError as error:
         raise InputError(
-            f"The braces of {shorten(str(pattern))} do not match; write shards/{{000..127}}.tar."
+            f"The braces in {shorten(str(pattern))} are not balanced; write for example shards/{{000..127}}.tar."
         ) from error
     paths = [Path(path) for text in texts for path in sorted(glob(text)) or [text]]
     missing = [path for path in paths if not path.exists()]
     if missing and len(missing) < len(paths):
-        raise MissingFileError(f"{pattern} stands for {len(paths)} files, and {missing[0]} is not there.")
+        raise MissingFileError(f"{pattern} expands to {len(paths)} files, but {missing[0]} does not exist.")
     return [] if missing else paths
 
 
 def _expansions(pattern: str) -> int:
-    """How many texts a brace pattern stands for, counted from the innermost braces outwards.
+    """Number of expansions of a brace pattern, counted from the innermost braces outwards.
 
     >>> _expansions("{train-{000..127},val-{0,1}}.tar")
     130
@@ -191,10 +193,10 @@ def _expansions(pattern: str) -> int:
         if limits := re.fullmatch(r"(-?\d{1,18})\.\.(-?\d{1,18})(\.\.-?\d+)?", braces[1]):
             count = abs(int(limits[2]) - int(limits[1])) + 1
         elif re.fullmatch(r"-?\d+\.\.-?\d+(\.\.-?\d+)?", braces[1]):
-            return MOST_FILES + 1
+            return MAX_FILES + 1
         else:
             count = sum(_product(part) for part in braces[1].split(","))
-        if count > MOST_FILES:
+        if count > MAX_FILES:
             return count
         pattern = f"{pattern[: braces.start()]}\0{count}\0{pattern[braces.end() :]}"
     return _product(pattern)

@@ -1,4 +1,4 @@
-"""Photos as files: one folder, folders inside it, or one folder a class."""
+"""Photos as files in a folder, in nested folders, or in one folder per class."""
 
 import os
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from finola.image_io import is_photo, open_photo, photos_below
 
 
 class FolderSource(Source):
-    """Photos by their paths inside a folder, with their labels."""
+    """Photos given by their paths relative to a folder, with labels."""
 
     def __init__(self, root: Path, names: Sequence[str], labels: Sequence[int], classes: dict[int, str]) -> None:
         if not names:
-            raise MissingFileError(f"{root} holds no photos; give a folder with JPEG, PNG or WebP files.")
+            raise MissingFileError(f"{root} contains no photos; give a folder with JPEG, PNG or WebP files.")
         self.where, self.classes = str(root), classes
         self._root = root
-        # Arrays instead of lists of objects: forked workers then share their memory for good.
+        # Arrays instead of lists of objects: reference counts would copy the memory shared with forked workers.
         self._names = np.array([os.fsencode(name) for name in names])
         self._labels = np.array(labels)
 
@@ -38,9 +38,9 @@ class FolderSource(Source):
 
 
 def open_folder(root: Path, split: str) -> Source:
-    """A folder of photos, `train/` and `val/` inside it honoured; without them `split_by_name` decides.
+    """Open a folder of photos. Subfolders such as `train/` and `val/` are splits; otherwise `split_by_name` applies.
 
-    When no photo lies at the top, its subfolders are the classes, numbered in alphabetical order over all splits.
+    If a split has no photos at its top level, its subfolders are classes, in alphabetical order over all splits.
     """
     if root.is_file():
         return FolderSource(root.parent, [root.name], [-1], {})
@@ -60,14 +60,14 @@ def open_folder(root: Path, split: str) -> Source:
 
 
 def split_folders(root: Path) -> dict[str, Path]:
-    """Subfolders that are splits: several of them, or nothing else; `train/` among classes is a class of trains."""
+    """Subfolders that are splits, by split: at least two, or all of them. A single `train/` among others is a class."""
     folders = subfolders(root)
     parts = {part: folder for folder in folders if (part := part_of(folder.name)) and folder.name.isalpha()}
     return parts if len(parts) > 1 or len(parts) == len(folders) else {}
 
 
 def subfolders(root: Path) -> list[Path]:
-    """The folders directly inside a folder, hidden ones left out."""
+    """Direct subfolders, without hidden ones."""
     with os.scandir(root) as entries:
         return sorted(Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
@@ -81,9 +81,9 @@ def _classes(tops: Sequence[Path]) -> dict[int, str]:
 
 
 def _check_links(top: Path) -> None:
-    """Refuse class folders that are links to one folder: its photos would belong to both classes, and be read once."""
+    """Raise if two class folders link to the same folder: its photos would be in both classes, but are read once."""
     found: dict[str, str] = {os.path.realpath(top): top.name}
     for folder in subfolders(top):
         same = found.setdefault(os.path.realpath(folder), folder.name)
         if same != folder.name:
-            raise InputError(f"The class folder {folder} is a link to the folder of {same}; remove one of the two.")
+            raise InputError(f"The class folder {folder} is the same folder as {same}; remove one of the two links.")

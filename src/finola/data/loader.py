@@ -1,4 +1,4 @@
-"""Batches: a PyTorch DataLoader that goes on at any batch, and whose workers tell what they could not read."""
+"""PyTorch DataLoader that can resume at any batch and collects the unreadable photos found by its workers."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,26 +12,26 @@ from finola.data.dataset import Item, PhotoDataset
 from finola.data.sampler import EpochSampler
 from finola.errors import InputError
 
-MOST_WORKERS = 12
-SMALL = 256
-"""Below this many photos an epoch is over before workers have started."""
+MAX_WORKERS = 12
+MIN_PHOTOS = 256
+"""Smaller data sets are loaded without workers, because starting them takes longer than an epoch."""
 
 
 class Batch(NamedTuple):
-    """Images of a batch; crops of one photo lie next to each other."""
+    """Batch of images; crops of the same photo are adjacent."""
 
     images: Tensor  # (N, 3, H, W) float32 in [0, 1], or uint8
-    labels: Tensor  # (N,) int64, −1 unknown
-    indices: Tensor  # (N,) int64, which photos these are: `dataset.name(index)`
-    replaced: Tensor  # (N,) bool, where a photo stands in for an unreadable one and so appears twice
+    labels: Tensor  # (N,) int64, −1: unknown
+    indices: Tensor  # (N,) int64, indices of the photos: `dataset.name(index)`
+    replaced: Tensor  # (N,) bool, whether a photo replaces an unreadable one and so appears twice
 
 
 class Loader(DataLoader[Item]):
-    """Made by `make_loader`. Yields `Batch`es of the epoch chosen by `set_epoch`.
+    """Loader created by `make_loader`. Yields the `Batch`es of the epoch set by `set_epoch`.
 
-    `state_dict` names the batch after the last one yielded, however far workers have read ahead, and after
-    `load_state_dict` the next pass begins exactly there; Lightning calls both when it saves and resumes. `len` is the
-    number of batches in a whole epoch. Under Lightning, pass `use_distributed_sampler=False` to its Trainer.
+    `state_dict` refers to the batch after the last one yielded, independent of prefetching by workers. After
+    `load_state_dict`, the next iteration starts at that batch. Lightning calls both for checkpoints. `len` is the
+    number of batches of a whole epoch. With Lightning, pass `use_distributed_sampler=False` to its Trainer.
     """
 
     dataset: PhotoDataset
@@ -39,7 +39,7 @@ class Loader(DataLoader[Item]):
     floats: bool = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        # A generator begins at its first batch, so set_epoch still counts after iter().
+        # The body of a generator runs at the first next(), so set_epoch has an effect even after iter().
         self.sampler.position = self.sampler.start
         for batch, skipped in super().__iter__():
             if isinstance(batch, str):
@@ -71,20 +71,22 @@ def make_loader(
     pin_memory: bool = False,
     start_method: Literal["fork", "spawn", "forkserver"] | None = None,
 ) -> Loader:
-    """Batches of `batch_size` images for this rank, in an order drawn from the data set's seed and the epoch.
+    """Create a loader of batches for this rank, in an order determined by the seed of the data set and the epoch.
 
-    `batch_size` counts images, so with K crops per image a batch is made of `batch_size / K` photos. `drop_last`
-    follows `shuffle`. With `floats=False` images stay uint8: a quarter of the memory, to be divided by 255 on the
-    accelerator. Rank and world are asked of torch.distributed when not given.
+    `batch_size` counts images: with K crops per image, a batch has `batch_size / K` photos. `drop_last` defaults to
+    `shuffle`. With `floats=False`, images stay uint8, which takes a quarter of the memory; divide them by 255 on the
+    accelerator. `rank` and `world` default to those of torch.distributed.
 
     >>> from finola.data import open_data, RandomCrop
     >>> loader = make_loader(open_data("smoke", transform=RandomCrop(64)), 32)
     >>> len(loader), next(iter(loader)).images.shape
     (16, torch.Size([32, 3, 64, 64]))
     """
-    photos, left_over = divmod(batch_size, dataset.crops_per_image)
-    if left_over or not photos:
-        raise InputError(f"A batch of {batch_size} images cannot be made of {dataset.crops_per_image} crops per photo.")
+    photos, remainder = divmod(batch_size, dataset.crops_per_image)
+    if remainder or not photos:
+        raise InputError(
+            f"The batch size {batch_size} must be a positive multiple of the {dataset.crops_per_image} crops per photo."
+        )
     sampler = EpochSampler(
         *(len(dataset), photos),
         seed=dataset.seed,
@@ -95,9 +97,11 @@ def make_loader(
         world=world,
     )
     if sampler.drop_last and len(sampler) == 0:
-        has = f"{dataset.source.where} has {len(dataset)} photos"
-        raise InputError(f"{has}, fewer than the {photos * sampler.world} of one step; take a smaller batch.")
-    dataset[0, 0]  # an entirely unreadable set is an error here, not inside a worker
+        raise InputError(
+            f"{dataset.source.where} has {len(dataset)} photos, fewer than the {photos * sampler.world} of one step; "
+            "use a smaller batch size."
+        )
+    dataset[0, 0]  # if no photo is readable, raise here instead of in a worker
     count = choose_workers(dataset) if workers == "auto" else workers
     loader = Loader(
         dataset,
@@ -109,29 +113,30 @@ def make_loader(
         collate_fn=collate,
         pin_memory=pin_memory,
         multiprocessing_context=start_method if count else None,
-        generator=torch.Generator(),  # or each pass would draw a number from the model's own generator
+        generator=torch.Generator(),  # otherwise every epoch would consume a number of the global generator
     )
     loader.floats = floats
     return loader
 
 
 def choose_workers(dataset: PhotoDataset) -> int:
-    """One core stays with the model, the others of this process decode, at most 12; none for small or decoded sets."""
-    if dataset.source.decoded or len(dataset) < SMALL:
+    """Number of workers: one less than the cores of this process, at most 12; 0 for small or already decoded data."""
+    if dataset.source.decoded or len(dataset) < MIN_PHOTOS:
         return 0
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return min(max(available_cores() // processes - 1, 0), MOST_WORKERS)
+    return min(max(available_cores() // processes - 1, 0), MAX_WORKERS)
 
 
 def collate(items: Sequence[Item]) -> tuple[Batch | str, dict[int, str]]:
-    """A batch of uint8 images, and every unreadable photo that was met on the way.
+    """Collate items to a batch of uint8 images; returns it and the unreadable photos that were skipped.
 
-    A sentence takes the batch's place when its sizes differ: raised here, it would carry the worker's traceback.
+    If the sizes differ, an error message is returned instead of a batch: an exception raised here would include the
+    traceback of the worker in its message.
     """
     sizes = sorted({tuple(item.images.shape[-2:]) for item in items})
     if len(sizes) > 1:
         return (
-            f"Photos of sizes {sizes[0]} and {sizes[-1]} cannot share a batch; crop them, or take batches of one.",
+            f"Photos of sizes {sizes[0]} and {sizes[-1]} cannot be batched; crop them, or use a batch size of 1.",
             {},
         )
     crops = len(items[0].images)
@@ -142,5 +147,5 @@ def collate(items: Sequence[Item]) -> tuple[Batch | str, dict[int, str]]:
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use: its affinity where the system has one (Linux), else all of the machine."""
+    """Number of CPU cores available to this process: its affinity if supported (Linux), otherwise all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

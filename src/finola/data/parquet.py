@@ -1,4 +1,4 @@
-"""Photos as rows of parquet files: encoded bytes in one column, perhaps a label and its name in others."""
+"""Photos in Parquet files: a column of encoded images, and optional columns of labels and class names."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -15,21 +15,21 @@ from finola.errors import CorruptFileError, InputError
 from finola.image_io import open_photo
 
 IN_MEMORY = 2**30
-"""Bytes of files up to which all rows are held in memory; a larger set is read by row groups, its `blocks`."""
+"""Total size in bytes up to which all rows are cached in memory; larger data is read by row groups (`blocks`)."""
 
 CACHED_GROUPS = 8
 IMAGE_COLUMNS = ("image", "img", "photo", "jpg", "jpeg", "png", "bytes")
 LABEL_COLUMNS = ("label", "labels", "cls")
-MOST_ROWS = 2**20
-"""Rows that any file may declare; a larger file may declare as many as it has bytes."""
-LARGEST_EXPANSION = 2**30, 100
-"""A row group may declare so many bytes, or so many times the bytes of its file."""
+MAX_ROWS = 2**20
+"""Maximum number of rows that a file may declare, unless it has more bytes: then at most one row per byte."""
+MAX_EXPANSION = 2**30, 100
+"""Maximum bytes that a row group may declare, absolute and as a multiple of the size of its file."""
 
 
 class ParquetSource(Source):
-    """The rows of parquet files: `image` is bytes or, as Hugging Face writes it, a struct with `bytes`.
+    """Rows of Parquet files. The image column has bytes or, as written by Hugging Face, structs with `bytes`.
 
-    Paths in a file are never opened: a row without bytes is unreadable.
+    Paths stored in a file are never opened: a row without bytes is unreadable.
     """
 
     def __init__(self, files: Sequence[Path], where: str) -> None:
@@ -53,7 +53,7 @@ class ParquetSource(Source):
                 labels.append(_labels(table, label, sum(rows)))
                 self.classes |= _class_names(table, label, labels[-1])
         if not any(count for _, _, count in groups):
-            raise InputError(f"{where} has no rows in its {len(self._files)} parquet files.")
+            raise InputError(f"{where}: the {len(self._files)} Parquet files have no rows.")
         self._groups = np.array(groups)
         self._starts = np.concatenate([[0], np.cumsum(self._groups[:, 2])])
         self._labels = np.concatenate(labels)
@@ -76,7 +76,7 @@ class ParquetSource(Source):
             value = self._read(group)[row].as_py()
         data = value.get("bytes") if isinstance(value, dict) else value
         if not data:
-            raise CorruptFileError(f"{self.name(index)} cannot be read as a photo: it holds no bytes.")
+            raise CorruptFileError(f"{self.name(index)} cannot be read as a photo: it has no bytes.")
         return open_photo(data, self.name(index))
 
     def label(self, index: int) -> int:
@@ -87,7 +87,7 @@ class ParquetSource(Source):
         return group, index - int(self._starts[group])
 
     def _read(self, group: int) -> Any:
-        """The image column of a row group; the last few are kept, or all of them when the set is small."""
+        """Image column of a row group, from a cache of the last few row groups (of all if the data is small)."""
         from pyarrow import parquet
 
         if group not in self._cache:
@@ -96,7 +96,7 @@ class ParquetSource(Source):
             with parquet.ParquetFile(self._files[file]) as table:
                 rows = table.read_row_group(number, columns=[column], use_threads=False)[column]
             if len(rows) != count:
-                raise CorruptFileError(f"its row group {number} declares {count} rows and has {len(rows)}")
+                raise CorruptFileError(f"row group {number} declares {count} rows but has {len(rows)}")
             self._cache[group] = rows
             if not self._in_memory and len(self._cache) > CACHED_GROUPS:
                 self._cache.popitem(last=False)
@@ -109,17 +109,17 @@ class ParquetSource(Source):
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Turn whatever pyarrow raises at a damaged file, and our own checks, into one sentence with `name`."""
+    """Convert exceptions of pyarrow and of the checks in this module to `CorruptFileError` with `name`."""
     from pyarrow import ArrowException
 
     try:
         yield
     except (ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError) as error:
-        raise CorruptFileError(f"{name} cannot be read as parquet: {first_line(error)}.") from error
+        raise CorruptFileError(f"{name} cannot be read as Parquet: {first_line(error)}.") from error
 
 
 def _choose_columns(schema: Any) -> tuple[str, str | None]:
-    """The column of image bytes and that of labels, if there is one."""
+    """Names of the column of images and of the column of labels, if there is one."""
     from pyarrow import types
 
     known = [name for name in (*IMAGE_COLUMNS, *LABEL_COLUMNS, "name") if schema.names.count(name) > 1]
@@ -128,7 +128,7 @@ def _choose_columns(schema: Any) -> tuple[str, str | None]:
     image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
     if image is None:
         names = shorten(", ".join(schema.names), 200)[1:-1]
-        raise InputError(f"it has no column of image bytes among {names}; name it 'image'")
+        raise InputError(f"no image column among {names}; name the column of encoded images 'image'")
     kind = schema.field(image).type
     if types.is_struct(kind):
         inner = [field.type for field in kind if field.name == "bytes"]
@@ -137,14 +137,14 @@ def _choose_columns(schema: Any) -> tuple[str, str | None]:
         is_bytes = _is_bytes(kind)
     if not is_bytes:
         raise InputError(
-            f"its column {image!r} has type {shorten(str(kind))} and not bytes of image files, which must lie in the "
-            "file itself: paths are not opened"
+            f"column {image!r} has type {shorten(str(kind))}; it must contain the bytes of encoded images, "
+            "because paths are not opened"
         )
     label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
     if label is not None and not types.is_integer(schema.field(label).type):
         raise InputError(
-            f"its column {label!r} has type {shorten(str(schema.field(label).type))}, and labels are whole numbers; "
-            "convert it, or rename it if it holds no classes"
+            f"column {label!r} has type {shorten(str(schema.field(label).type))}, but labels must be integers; "
+            "convert it, or rename it if it does not contain classes"
         )
     return image, label
 
@@ -156,16 +156,16 @@ def _is_bytes(kind: Any) -> bool:
 
 
 def _count_rows(metadata: Any, bytes_of_file: int) -> list[int]:
-    """Rows by row group; what a file declares must be possible for its size, since memory is allocated for it."""
+    """Number of rows of every row group. Declared sizes are checked against the size of the file before allocation."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     rows = [group.num_rows for group in groups]
     if any(count < 0 for count in rows) or sum(rows) != metadata.num_rows:
-        raise CorruptFileError(f"its row groups have {sum(rows)} rows, and it declares {metadata.num_rows}")
-    if sum(rows) > max(MOST_ROWS, bytes_of_file):
+        raise CorruptFileError(f"the row groups have {sum(rows)} rows, but the file declares {metadata.num_rows}")
+    if sum(rows) > max(MAX_ROWS, bytes_of_file):
         raise CorruptFileError(f"it declares {sum(rows)} rows, too many for its {bytes_of_file} bytes")
-    most, times = LARGEST_EXPANSION
+    most, times = MAX_EXPANSION
     for group in groups:
-        # Of the whole group: pyarrow ends the process when it is asked for a damaged column's own size.
+        # The size of the whole group: pyarrow aborts the process on reading the size of a corrupt column.
         if group.total_byte_size > max(most, times * bytes_of_file):
             raise CorruptFileError(f"it declares {group.total_byte_size} bytes, too many for its {bytes_of_file} bytes")
     return rows
@@ -179,20 +179,20 @@ def _labels(table: Any, column: str | None, rows: int) -> np.ndarray:
         return np.full(rows, -1)
     labels = table.read(columns=[column], use_threads=False)[column].cast(int64()).fill_null(-1).to_numpy()
     if len(labels) != rows:
-        raise CorruptFileError(f"its column {column!r} has {len(labels)} of {rows} rows")
+        raise CorruptFileError(f"column {column!r} has {len(labels)} of {rows} rows")
     if rows and labels.min() < -1:
-        raise InputError(f"its column {column!r} has the label {labels.min()}, and −1 (unknown) is the smallest")
+        raise InputError(f"column {column!r} has the label {labels.min()}; labels must be at least −1 (unknown)")
     return np.asarray(labels)
 
 
 def _class_names(table: Any, column: str | None, labels: np.ndarray) -> dict[int, str]:
-    """From Hugging Face's own metadata, else from a `name` column, else the numbers themselves."""
+    """Class names by label: from the metadata of Hugging Face, otherwise from a `name` column, otherwise the labels."""
     known = [int(label) for label in np.unique(labels) if label != -1]
     metadata = (table.schema_arrow.metadata or {}).get(b"huggingface")
-    names = _hugging_face_names(parse_json(metadata, "its metadata"), column) if metadata and column else None
+    names = _hugging_face_names(parse_json(metadata, "the metadata"), column) if metadata and column else None
     if names is not None:
         if known and known[-1] >= len(names):
-            raise InputError(f"it has the label {known[-1]}, and its metadata names {len(names)} classes")
+            raise InputError(f"it has the label {known[-1]}, but its metadata lists {len(names)} classes")
         return dict(enumerate(names))
     if known and "name" in table.schema_arrow.names:
         return _name_column(table, labels, known)
@@ -200,13 +200,13 @@ def _class_names(table: Any, column: str | None, labels: np.ndarray) -> dict[int
 
 
 def _hugging_face_names(features: Any, column: str) -> list[str] | None:
-    """`info.features.COLUMN.names` of Hugging Face's metadata; None where it is not there."""
+    """`info.features.COLUMN.names` of the metadata of Hugging Face, or None if it is missing."""
     for key in ("info", "features", column, "names"):
         features = features.get(key) if isinstance(features, dict) else None
     if not features:
         return None
     if not isinstance(features, list) or not all(isinstance(name, str) for name in features):
-        raise CorruptFileError(f"its metadata names its classes {shorten(features)}, and a list of texts is needed")
+        raise CorruptFileError(f"the class names in its metadata are {shorten(features)}, not a list of strings")
     return features
 
 
@@ -215,9 +215,9 @@ def _name_column(table: Any, labels: np.ndarray, known: list[int]) -> dict[int, 
 
     kind = table.schema_arrow.field("name").type
     if not (types.is_string(kind) or types.is_large_string(kind)):
-        raise InputError(f"its column 'name' has type {shorten(str(kind))}, and names of classes are text")
+        raise InputError(f"column 'name' has type {shorten(str(kind))}, but class names must be strings")
     names = table.read(columns=["name"], use_threads=False)["name"]
     if len(names) != len(labels):
-        raise CorruptFileError(f"its column 'name' has {len(names)} of {len(labels)} rows")
+        raise CorruptFileError(f"column 'name' has {len(names)} of {len(labels)} rows")
     by_label = dict(zip(labels.tolist(), names.to_pylist(), strict=True))
     return {label: by_label[label] or str(label) for label in known}

@@ -1,4 +1,4 @@
-"""Chance and order from (seed, epoch, index) alone: no worker, no rank and no earlier draw has a say."""
+"""Random numbers and sample order as functions of (seed, epoch, index), independent of workers and ranks."""
 
 from collections.abc import Iterator
 
@@ -9,40 +9,40 @@ from torch.utils.data import Sampler
 from finola.errors import InputError
 
 WINDOW = 4
-"""Blocks whose photos are shuffled together where a source must be read by blocks."""
+"""Number of blocks whose photos are shuffled together, for sources that are read by blocks."""
 
 _AUGMENTATION, _ORDER = 0, 1
 
 
 def generator(seed: int, epoch: int, index: int, stream: int = _AUGMENTATION) -> np.random.Generator:
-    """A random generator of its own for every (seed, epoch, index), by a counter-based cipher (Philox)."""
+    """Independent random generator for every (seed, epoch, index), from the counter-based Philox."""
     if seed < 0:
-        raise InputError(f"A seed is 0 or larger, not {seed}.")
+        raise InputError(f"seed must be at least 0, not {seed}.")
     key = np.array([seed, epoch], dtype=np.uint64)
     counter = np.array([0, 0, index, stream], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def epoch_order(length: int, seed: int, epoch: int, blocks: np.ndarray | None = None) -> np.ndarray:
-    """A permutation of 0 … length − 1; with `blocks`, blocks are permuted and then photos among a few of them."""
+    """Permutation of 0 … length − 1. With `blocks`, blocks are permuted first, then photos within windows of blocks."""
     random = generator(seed, epoch, 0, _ORDER)
     if blocks is None:
         return random.permutation(length)
-    stretches = np.split(np.arange(length), blocks[1:])
-    shuffled = [stretches[number] for number in random.permutation(len(stretches))]
+    parts = np.split(np.arange(length), blocks[1:])
+    shuffled = [parts[number] for number in random.permutation(len(parts))]
     windows = [np.concatenate(shuffled[first : first + WINDOW]) for first in range(0, len(shuffled), WINDOW)]
     return np.concatenate([random.permutation(window) for window in windows])
 
 
 class EpochSampler(Sampler[tuple[int, int]]):
-    """Pairs (epoch, index) of one rank, `batch_size` a step, to be cut into batches in this order.
+    """Yields the pairs (epoch, index) of one rank, `batch_size` per step.
 
-    Step k of an epoch covers the same photos whatever the number of ranks: the k-th `batch_size · world` of the
-    epoch's order, of which rank r takes every `world`-th from its r-th on. Without `drop_last` the ranks share what
-    remains after the last full step, so one of them may have a photo more than another. Nothing is repeated to pad.
+    Step k of an epoch covers the k-th `batch_size · world` photos of its order, of which rank r takes every `world`-th,
+    starting with its r-th; so the photos of a step depend only on its total size. Without `drop_last`, the ranks share
+    the remainder after the last full step, and one rank may have a photo more than another. No photo is repeated.
 
-    `set_epoch` chooses the epoch. `set_start`, or `load_state_dict`, lets the next pass begin at a later step of it;
-    the pass after that begins at the first again. Rank and world are asked of torch.distributed when not given.
+    `set_epoch` sets the epoch. After `set_start` or `load_state_dict`, the next iteration starts at a later step; the
+    one after it starts at step 0 again. `rank` and `world` default to those of torch.distributed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
         world: int | None = None,
     ) -> None:
         if batch_size < 1:
-            raise InputError(f"A batch holds at least one photo, not {batch_size}.")
+            raise InputError(f"batch_size must be at least 1, not {batch_size}.")
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.shuffle, self.drop_last, self.blocks = shuffle, drop_last, blocks
         self._rank, self._world = rank, world
@@ -73,7 +73,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
         return self._world if self._world is not None else torch.distributed.get_world_size() if _distributed() else 1
 
     def __len__(self) -> int:
-        """Photos of this rank in a whole epoch, wherever the next pass begins."""
+        """Number of photos of this rank in a whole epoch, independent of the start step."""
         steps, rest = divmod(self.length, self.batch_size * self.world)
         return steps * self.batch_size + (0 if self.drop_last else len(range(self.rank, rest, self.world)))
 
@@ -86,18 +86,18 @@ class EpochSampler(Sampler[tuple[int, int]]):
             yield epoch, int(index)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; a start set for this very epoch stays."""
+        """Set the epoch. This resets the start step, unless the epoch is unchanged."""
         if epoch != self.epoch:
             self.epoch, self.start, self.position = epoch, 0, 0
 
     def set_start(self, step: int) -> None:
-        """Let the next pass begin at this step of the epoch, as if the earlier batches had been taken."""
+        """Start the next iteration at this step of the epoch."""
         if step < 0:
-            raise InputError(f"A pass begins at step 0 or later, not at {step}.")
+            raise InputError(f"The start step must be at least 0, not {step}.")
         self.start = self.position = step
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch and the step after the last batch that was handed out (`Loader` counts `position`)."""
+        """Epoch, and the step after the last batch that was yielded (`Loader` updates `position`)."""
         return {"epoch": self.epoch, "step": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

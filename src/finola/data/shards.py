@@ -1,4 +1,4 @@
-"""Photos in WebDataset shards: tar files whose members share a key, `000017.jpg` beside `000017.cls`."""
+"""Photos in WebDataset shards: tar files whose samples share a key, such as `000017.jpg` and `000017.cls`."""
 
 import re
 import tarfile
@@ -13,20 +13,20 @@ from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import is_photo, open_photo
 
-LARGEST_MEMBER = 2**31 - 1
-"""Bytes of the largest photo that is read from a shard."""
-LONGEST_LABEL = 32
-SHOWN = 3
-"""Problems quoted where a data set holds no photos at all."""
+MAX_MEMBER_BYTES = 2**31 - 1
+"""Maximum size of a photo in a shard."""
+MAX_LABEL_BYTES = 32
+QUOTED_PROBLEMS = 3
+"""Number of problems quoted in the error for shards without any photo."""
 
 
 class ShardSource(Source):
-    """The photos of tar shards, each read from its place in the file; nothing is extracted to disk.
+    """Photos in tar shards, read by random access; nothing is extracted to disk.
 
-    The webdataset library streams its shards: the order then hangs on workers, and a run cannot resume at a given
-    photo without reading all before it. So the members are listed once with the standard library, and after that
-    every photo is one seek and one read. `.cls` members, a number as text, become labels (−1: unknown). A sample
-    with an invalid label, name or size is left out and listed in `problems`, as is the rest of a damaged shard.
+    The webdataset library streams shards: the order then depends on the workers, and resuming at a given photo requires
+    reading all photos before it. Therefore the members are indexed once with the standard library, and each photo is
+    read with one seek. `.cls` members, integers as text, become labels (−1: unknown). Samples with an invalid label,
+    name or size are ignored and listed in `problems`, as is the rest of a corrupt shard.
     """
 
     def __init__(self, files: Sequence[Path], where: str) -> None:
@@ -44,7 +44,7 @@ class ShardSource(Source):
                     names.append(name.encode(errors="surrogateescape"))
         if not rows:
             raise CorruptFileError(
-                f"{where} holds no photos in its {len(files)} tar files. {' '.join(problems[:SHOWN])}".strip()
+                f"{where}: no photos in the {len(files)} tar files. {' '.join(problems[:QUOTED_PROBLEMS])}".strip()
             )
         self.problems = tuple(problems)
         self._rows, self._names = np.array(rows), np.array(names)
@@ -68,7 +68,7 @@ class ShardSource(Source):
 
 
 class _Shard:
-    """Where each key's photo lies in a shard (name, offset, bytes), and each key's label."""
+    """Index of a shard: (name, offset, bytes) of the photo and the label of every key."""
 
     def __init__(self, file: Path) -> None:
         self.photos: dict[str, tuple[str, int, int]] = {}
@@ -80,15 +80,15 @@ class _Shard:
             with tarfile.open(file, "r:") as tar:
                 for member in tar:
                     if member.size < 0 or member.issparse() or member.offset_data + member.size > size:
-                        raise CorruptFileError(f"{shorten(member.name)} has {member.size} bytes in its header")
+                        raise CorruptFileError(f"the header of {shorten(member.name)} declares {member.size} bytes")
                     self._add(tar, member, file.name)
                 end = tar.offset
             with file.open("rb") as raw:
                 raw.seek(end)
-                if any(raw.read(tarfile.BLOCKSIZE)):  # tarfile ends there as at the end of the archive
-                    raise CorruptFileError(f"the header at byte {end} is damaged")
-        except Exception as error:  # tarfile raises IndexError, OverflowError, … at damaged headers
-            reason = f"{file} could be read only up to its photo {len(self.photos)}: {first_line(error)}."
+                if any(raw.read(tarfile.BLOCKSIZE)):  # tarfile treats a corrupt header as the end of the archive
+                    raise CorruptFileError(f"the header at byte {end} is corrupt")
+        except Exception as error:  # tarfile raises IndexError, OverflowError, … for corrupt headers
+            reason = f"{file} is corrupt after {len(self.photos)} photos: {first_line(error)}."
             self.problems.append(reason)
 
     def _add(self, tar: tarfile.TarFile, member: tarfile.TarInfo, shard: str) -> None:
@@ -99,17 +99,17 @@ class _Shard:
         try:
             check_name(member.name)
             if is_photo(base):
-                if member.size > LARGEST_MEMBER:
-                    raise CorruptFileError(f"it has {member.size} bytes, and {LARGEST_MEMBER} are possible.")
+                if member.size > MAX_MEMBER_BYTES:
+                    raise CorruptFileError(f"it has {member.size} bytes; at most {MAX_MEMBER_BYTES} are supported.")
                 self.photos.setdefault(key, (member.name, member.offset_data, member.size))
             elif text := tar.extractfile(member):
-                self.labels[key] = _label(text.read(LONGEST_LABEL))
+                self.labels[key] = _label(text.read(MAX_LABEL_BYTES))
         except InputError as error:
             self.invalid.add(key)
-            self.problems.append(f"The sample of {shorten(member.name)} in {shard} is left out: {error}")
+            self.problems.append(f"The sample of {shorten(member.name)} in {shard} is ignored: {error}")
 
 
 def _label(text: bytes) -> int:
     if not re.fullmatch(rb"-1|[0-9]{1,18}", text.strip()):
-        raise CorruptFileError(f"its label is {shorten(text)}, and a whole number from 0 on is needed.")
+        raise CorruptFileError(f"the label is {shorten(text)}; it must be an integer of at least 0.")
     return int(text)

@@ -1,4 +1,4 @@
-"""Smoke data: crops of the photos that scikit-image installs, so that a fresh machine can train without any data."""
+"""Smoke-test data: crops of the photos installed with scikit-image, for training without any other data."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ SIDE = 256
 
 
 class SmokeSource(Source):
-    """Square crops of 256 pixels at fixed random places; train and val come from different photos."""
+    """Crops of 256×256 pixels at fixed pseudo-random positions; train and val use different photos."""
 
     decoded = True
 

@@ -1,4 +1,4 @@
-"""What every source of photos answers, and how a source without splits of its own is split."""
+"""Base class of the sources of photos, and the splitting of sources without splits."""
 
 import re
 import zlib
@@ -10,50 +10,50 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from finola.errors import InputError
+from finola.errors import InputError, UnknownNameError
 
 SPLITS = ("train", "val", "test", "all")
 _WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
 class Source(ABC):
-    """Photos by number, 0 … len − 1, each with a name, opened but not yet decoded."""
+    """Photos by index, 0 … len − 1, each with a name; `open` does not decode the pixels."""
 
     where: str
-    """The folder, file or pattern it was opened from, for messages."""
+    """Folder, file or pattern that was opened, for messages."""
     classes: dict[int, str]
-    """Class names by label; empty where labels are unknown."""
+    """Class names by label; empty if there are no labels."""
     categories: Mapping[int, str] = MappingProxyType({})
-    """Names of the objects that `target` knows, by their number there; a photo's own label is none of them."""
+    """Names of the categories of objects in `target`, by id; unrelated to the labels of photos."""
     decoded = False
-    """Whether the pixels already lie decoded in memory, so that workers would gain nothing."""
+    """Whether the pixels are already decoded in memory, so that workers would bring no speed-up."""
     blocks: np.ndarray | None = None
-    """First number of every stretch of photos that must be read together; None where each can be read alone."""
+    """First index of every block of photos that is read together; None if photos are read individually."""
     problems: tuple[str, ...] = ()
-    """Sentences on whatever could not be read while the source was opened."""
+    """Messages about data that could not be read when the source was opened."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """Which photo this is, the same on every machine that holds the same data."""
+        """Name of a photo, identical on every machine with the same data."""
 
     @abstractmethod
     def open(self, index: int) -> Image.Image:
-        """The photo, its pixels not necessarily decoded; ValueError or OSError when it is unreadable."""
+        """Open a photo without necessarily decoding it; raises ValueError or OSError if it is unreadable."""
 
     def label(self, index: int) -> int:
-        """The number of its class, −1 where unknown."""
+        """Label of a photo; −1 if unknown."""
         return -1
 
     def target(self, index: int) -> dict[str, Any]:
-        """Its boxes and masks, where the source has such annotations."""
-        raise InputError(f"{self.where} has no annotations of objects; a COCO folder has.")
+        """Boxes and masks of a photo, if the source has them."""
+        raise InputError(f"{self.where} has no object annotations; use a COCO folder.")
 
 
 class Subset(Source):
-    """Some photos of another source, in rising order."""
+    """Some photos of another source, in increasing order."""
 
     def __init__(self, source: Source, indices: np.ndarray) -> None:
         self.source, self.indices = source, indices
@@ -79,19 +79,19 @@ class Subset(Source):
 
 
 def evenly(source: Source, count: int | None) -> Source:
-    """`count` photos of a source, evenly spread, since photos may lie sorted by class; all where it has no more."""
+    """Select `count` evenly spaced photos, because photos may be sorted by class; all if there are fewer."""
     if count is not None and count < 1:
-        raise InputError(f"{count} photos of {source.where} are asked for; take at least one.")
+        raise InputError(f"The number of photos of {source.where} must be at least 1, not {count}.")
     if count is None or count >= len(source):
         return source
     return Subset(source, np.linspace(0, len(source) - 1, count).round().astype(int))
 
 
 def split_by_name(source: Source, split: str) -> Source:
-    """The `train` or `val` share of a source that has no splits of its own; `test` and `all` are the whole.
+    """Split a source without splits of its own into `train` and `val`; `test` and `all` are the whole source.
 
-    A photo belongs to val when the CRC-32 of its name is a multiple of 20, which is one in twenty and does not depend
-    on the other photos. Where that leaves a side empty, the photo of the smallest CRC is val; a lone photo is in both.
+    A photo belongs to val if the CRC-32 of its name is a multiple of 20. So val has one photo in twenty, independent of
+    the other photos. If either split would be empty, val is the photo with the smallest CRC; a single photo is in both.
     """
     if split in ("test", "all") or len(source) == 1:
         return source
@@ -103,7 +103,7 @@ def split_by_name(source: Source, split: str) -> Source:
 
 
 def part_of(name: str) -> str | None:
-    """The split that a file's or folder's name speaks of.
+    """Split that is named in the name of a file or folder, or None.
 
     >>> part_of("imagenet-train-000017.tar"), part_of("validation"), part_of("holiday")
     ('train', 'val', None)
@@ -112,7 +112,7 @@ def part_of(name: str) -> str | None:
 
 
 def choose_parts(available: Collection[str], split: str, where: str) -> tuple[str, ...]:
-    """Which of the parts that a data set has make up a split; none when `split_by_name` must make it.
+    """Select the part of a data set for a split; empty if `split_by_name` must be used.
 
     `val` falls back to a test part, `test` to the val part. A data set whose only part is train has no splits.
     """
@@ -121,9 +121,9 @@ def choose_parts(available: Collection[str], split: str, where: str) -> tuple[st
     for part in {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}[split]:
         if part in available:
             return (part,)
-    raise InputError(f"{where} has no {split} part; it has {', '.join(sorted(available))}.")
+    raise InputError(f"{where} has no {split} split; available: {', '.join(sorted(available))}.")
 
 
 def check_split(split: str) -> None:
     if split not in SPLITS:
-        raise InputError(f"There is no split {split!r}; it is one of {', '.join(SPLITS)}.")
+        raise UnknownNameError(f"Unknown split {split!r}; use one of {', '.join(SPLITS)}.")

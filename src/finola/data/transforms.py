@@ -1,4 +1,4 @@
-"""Which part of a photo becomes an image, and how large; chosen before decoding, so that a JPEG is decoded small."""
+"""Crops and resizing. Views are chosen before decoding, so that a JPEG can be decoded at reduced size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ Size = tuple[int, int]
 
 
 class View(NamedTuple):
-    """A box (left, top, right, bottom) of a photo as shown, in its pixels, drawn at `size` (height, width)."""
+    """Box (left, top, right, bottom) in pixels of the upright photo, resized to `size` (height, width)."""
 
     box: tuple[float, float, float, float]
     size: Size
     flip: bool = False
-    exact: bool = False  # decode in full, so that figures do not hang on a shortcut of the decoder
+    exact: bool = False  # decode at full size, so that metrics do not depend on reduced-size decoding
 
 
 class Transform(Protocol):
-    """Chooses a view of a photo of the given (height, width)."""
+    """Chooses a view of a photo of size (height, width)."""
 
     def view(self, size: Size, random: np.random.Generator) -> View: ...
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The photo as it is."""
+    """The whole photo at its own size."""
 
     def view(self, size: Size, random: np.random.Generator) -> View:
         return View((0, 0, size[1], size[0]), size, exact=True)
@@ -42,7 +42,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A box of random area and shape, resized: `scale` is the share of the photo's area, `ratio` width over height.
+    """Random crop resized to `size`: `scale` is the range of its relative area, `ratio` that of width over height.
 
     >>> RandomResizedCrop(256).view((300, 400), np.random.default_rng(0)).size
     (256, 256)
@@ -56,7 +56,7 @@ class RandomResizedCrop:
     def __post_init__(self) -> None:
         for name, (low, high) in {"scale": self.scale, "ratio": self.ratio}.items():
             if not 0 < low <= high:
-                raise InputError(f"RandomResizedCrop's {name} is (low, high) with 0 < low ≤ high, not {(low, high)}.")
+                raise InputError(f"{name} of RandomResizedCrop must satisfy 0 < low ≤ high, not {(low, high)}.")
 
     def view(self, size: Size, random: np.random.Generator) -> View:
         height, width = size
@@ -66,7 +66,7 @@ class RandomResizedCrop:
             w, h = round(sqrt(area * ratio)), round(sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 break
-        else:  # a photo too long or too tall for any such box: the largest box of an allowed shape
+        else:  # no such box was found in an elongated photo: the largest box of an allowed ratio
             w = min(width, max(1, round(height * self.ratio[1])))
             h = min(height, max(1, round(width / self.ratio[0])))
         left, top = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
@@ -75,7 +75,7 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A random box of exactly `size` pixels, not resized; a photo smaller than that is enlarged until the box fits."""
+    """Random crop of `size` pixels without resizing; smaller photos are enlarged to fit."""
 
     size: int | Size
     flip: bool = False
@@ -88,14 +88,14 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class CentreCrop:
-    """The middle `size` of the photo after its short side was resized to `resize`, or so that it just covers `size`."""
+    """Centre crop of `size` after resizing the short side to `resize`, by default such that the photo covers `size`."""
 
     size: int | Size
     resize: int | None = None
 
     def __post_init__(self) -> None:
         if self.resize is not None and self.resize < max(_pair(self.size)):
-            raise InputError(f"CentreCrop cannot cut {self.size} out of a short side resized to {self.resize}.")
+            raise InputError(f"CentreCrop: resize={self.resize} is smaller than the crop size {self.size}.")
 
     def view(self, size: Size, random: np.random.Generator) -> View:
         scale = self.resize / min(size) if self.resize else _scale_to_cover(size, _pair(self.size))
@@ -107,9 +107,9 @@ class CentreCrop:
 
 
 def draw(photo: Image.Image, views: Sequence[View], name: str = "the photo") -> Tensor:
-    """An opened photo's views, all of one size, as uint8 (K, 3, height, width), decoded once.
+    """Render K views of the same size as uint8 (K, 3, height, width), decoding the opened photo once.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 where no view loses pixels by it and none must be exact. Resizing is bicubic
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if no view needs more pixels and none is exact. Resizing is bicubic
     with antialiasing.
     """
     shrink = 1.0
@@ -119,7 +119,7 @@ def draw(photo: Image.Image, views: Sequence[View], name: str = "the photo") -> 
         least >= 2
         and isinstance(photo, JpegImageFile)
         and not any(view.exact for view in views)
-        # A side that 8 does not divide is rounded up at its end, which in a turned photo would be its beginning.
+        # A side that is not a multiple of 8 is rounded up at its end, which is the start of a side in a rotated photo.
         and (orientation(photo) == 1 or width % 8 == height % 8 == 0)
     ):
         drafted = photo.draft(None, (ceil(width / least), ceil(height / least)))
@@ -153,5 +153,5 @@ def _scale_to_cover(size: Size, wanted: Size) -> float:
 
 
 def _fitting(size: Size, wanted: Size, scale: float) -> tuple[float, float]:
-    """(width, height), in the photo's pixels, of what fills `wanted` once the photo is resized by `scale`."""
+    """(width, height), in pixels of the photo, of the box that has size `wanted` after resizing by `scale`."""
     return min(wanted[1] / scale, size[1]), min(wanted[0] / scale, size[0])
