@@ -97,13 +97,13 @@ def naming(path: Path) -> Iterator[None]:
 @contextmanager
 def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; rename it to `path` on success and remove it on failure."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}{suffix}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{suffix}")
     with naming(path):
         try:
-            yield beside
-            os.replace(beside, path)
+            yield temporary
+            os.replace(temporary, path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -113,8 +113,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` atomically: after a failure `path` is unchanged and no temporary file is left."""
-    with replacing(path) as beside:
-        beside.write_bytes(data)
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -122,12 +122,12 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    with replacing(path) as beside:
+    with replacing(path) as temporary:
         try:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside, metadata)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata)
         except SafetensorError as error:  # also raised when the disk is full
             raise OSError(f"{path} cannot be written: {error}.") from error
-        share(beside)
+        share(temporary)
 
 
 def share(path: Path) -> None:

@@ -231,12 +231,12 @@ def save_photo(
     photo = to_pillow(image)
     photo = photo.convert("L") if grey else photo
     blocks = {name: block for name, block in (("icc_profile", icc), ("exif", exif)) if block}
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        photo.save(beside, WRITE[path.suffix.lower()], quality=quality, **blocks)
-        os.replace(beside, path)
+        photo.save(temporary, WRITE[path.suffix.lower()], quality=quality, **blocks)
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -93,15 +93,15 @@ class Pretrained(PyTorchModelHubMixin, library_name="finola"):
         self.check_saveable()
         target = Path(save_directory)
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            result = super().save_pretrained(beside, **kwargs)
+            result = super().save_pretrained(temporary, **kwargs)
             target.mkdir(exist_ok=True)
-            for file in sorted(beside.iterdir()):
+            for file in sorted(temporary.iterdir()):
                 share(file)
                 os.replace(file, target / file.name)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         return result
 
     def check_saveable(self) -> None:
