@@ -11,7 +11,7 @@ from finola.plotting.rate_distortion import draw
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
-HEAD = """# Compared: every peer of the paper, and the ones it left out
+HEAD = """# Compared: every baseline of the paper, and the ones it left out
 
 Written by `python docs/compare.py` from `results/compare-*.json`, which `finola compare` wrote. PSNR, SSIM and MS-SSIM
 are means over photos of the figure of each photo; times are means per photo of one process on one thread, with as many
@@ -32,7 +32,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     took = json.loads((RESULTS / "time-compare.json").read_text())
     parts = [
         HEAD,
-        f"{took['rows']:,} rows of classical peers on photos256 took {took['wall_seconds'] / 60:.1f} minutes.\n",
+        f"{took['rows']:,} rows of classical baselines on photos256 took {took['wall_seconds'] / 60:.1f} minutes.\n",
     ]
     for name, result in results.items():
         parts.append(f"\n## {result['data']}, {result['images']} photos\n\n    {result['command']}\n")
