@@ -1,4 +1,4 @@
-"""Aggregation of measurements: means per method, tables, rate–distortion curves, and results quoted in the paper."""
+"""Aggregation of measurements: means per method, tables, rate–distortion curves, and results quoted from the paper."""
 
 from __future__ import annotations
 
