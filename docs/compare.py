@@ -20,8 +20,9 @@ as many processes as there are cores run at the same time. **Quoted** numbers ar
 for each photo. The encoding time is that of the search, without files that were already encoded for the
 rate–distortion curve. Where no quality fits, the smallest file is used, so that WebP may exceed the rate.
 
-**JPEG 2000** on this page was measured without its colour transform, which Pillow leaves off by default. With it JPEG 2000
-reaches 28.22 dB at 0.186 bits per pixel on Kodak (`results/compare-kodak-files.json`); `finola compare` now turns it on.
+**JPEG 2000** on this page was measured without its colour transform, which Pillow leaves off by default. With it, it
+reaches 28.22 dB at 0.186 bits per pixel on Kodak (`results/compare-kodak-files.json`). `finola compare` now turns it
+on; the tables below were not measured again.
 
 The DCT, DWT and DTCWT retain the same coefficients as in the paper's tables. The paper does not name its wavelet;
 its coefficient counts imply six taps, and db3 (Daubechies) is used here. The KLT is fitted to the train split of
