@@ -24,7 +24,10 @@ begin = time.perf_counter()
 from finola.codec.calibration import load_codec
 load_codec("tile64-512")
 idle = 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
-if what == "compress":
+if what == "encode":
+    from finola.codec.codec import compress
+    row = {"bytes": len(compress(source, quality=30).data)}
+elif what == "compress":
     row = compress_one(source, target, {"quality": 30, "model": "tile64-512"})
 else:
     row = decompress_one(source, target, None)
@@ -33,7 +36,8 @@ print(json.dumps({"peak_bytes": peak, "idle_bytes": idle, "seconds": time.perf_c
 """
 
 
-SHAPES = ((400_000, 16), (16, 400_000), (400_000, 4), (13_000, 13_000))
+SHAPES = ((400_000, 16), (16, 400_000), (400_000, 4))
+ONE_BIT = 13_000  # pixels of the sides of a one-bit PNG, which is encoded only
 MEGAPIXELS = (3.0, 12.0, 24.0, 50.0)
 
 
@@ -85,6 +89,10 @@ def main() -> None:
             shape["file_bytes"] = file.stat().st_size
             shape["decompress"] = measure("decompress", file, back)
             shapes.append(shape)
+        photo = Path(folder) / "one-bit.png"
+        make_shape(ONE_BIT, ONE_BIT, photo)
+        one_bit: dict[str, object] = {"width": ONE_BIT, "height": ONE_BIT, "png_bytes": photo.stat().st_size}
+        shapes.append(one_bit | {"encode": measure("encode", photo, photo)})
         for megapixels in () if "--shapes-only" in sys.argv else [float(word) for word in words] or MEGAPIXELS:
             photo, file, back = (Path(folder) / f"photo{suffix}" for suffix in (".jpg", ".finola", ".png"))
             make_photo(megapixels, photo)
