@@ -66,7 +66,7 @@ def detector(boxes: Path, tmp_path_factory) -> Path:
     return folder / "model"
 
 
-def test_a_run_makes_a_detector_with_the_file_s_classes(detector: Path, boxes: Path):
+def test_training_creates_a_detector_with_the_classes_of_the_data(detector: Path, boxes: Path):
     model = load_finder(detector)
     assert model.classes == ["box", "bar"] and model.size == (64, 96)
     found = find_in(model, open_photo(boxes / "val2017" / "1.png"))
@@ -74,7 +74,7 @@ def test_a_run_makes_a_detector_with_the_file_s_classes(detector: Path, boxes: P
     assert "mf-dec-211" in (detector / "README.md").read_text()
 
 
-def test_a_detector_s_encoder_starts_another_run(detector: Path, boxes: Path, tmp_path: Path):
+def test_encoder_of_a_detector_initialises_another_run(detector: Path, boxes: Path, tmp_path: Path):
     starts = own(boxes, f"model.weights={detector}", "head.frozen=true", "optimiser.rate=0.0")
     outcome = train(starts, tmp_path / "run", quiet=True)
     before, after = load_encoder(detector).state_dict(), load_encoder(outcome.model).state_dict()
@@ -83,7 +83,7 @@ def test_a_detector_s_encoder_starts_another_run(detector: Path, boxes: Path, tm
     assert torch.equal(*head)  # the same classes: fine-tuning goes on with the probe's head
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(detector: Path, boxes: Path, tmp_path: Path):
+def test_killed_run_resumes_to_the_same_weights(detector: Path, boxes: Path, tmp_path: Path):
     first = own(boxes, "schedule.drops=[1]", "trainer.max_steps=3", "data.workers=0")
     train(first, tmp_path / "run", quiet=True)
     outcome = train(own(boxes, "schedule.drops=[1]"), tmp_path / "run", resume=True, quiet=True)
@@ -119,7 +119,7 @@ def test_detect_draws_and_writes_coco(detector: Path, boxes: Path, tmp_path: Pat
     assert len(json.loads(said.out)["images"]) == 3 and "broken.png cannot be read as a photo" in said.err
 
 
-def test_a_segmenter_trains_finds_and_is_measured(boxes: Path, tmp_path: Path, capsys):
+def test_segmenter_is_trained_applied_and_evaluated(boxes: Path, tmp_path: Path, capsys):
     recipe = own(boxes, "task=segment", "head.kind=mask-rcnn", "schedule.epochs=1", "data.batch_size=2")
     recipe.data.limit, recipe.data.val_limit, recipe.logging.samples = 2, 1, 0
     outcome = train(recipe, tmp_path / "run", quiet=True)
@@ -132,7 +132,7 @@ def test_a_segmenter_trains_finds_and_is_measured(boxes: Path, tmp_path: Path, c
     assert len(json.loads(capsys.readouterr().out)["masks"]) == 12
 
 
-def test_photos_without_masks_are_refused_for_a_segmenter(tmp_path: Path):
+def test_photos_without_masks_are_rejected_for_a_segmenter(tmp_path: Path):
     bare = rectangle(4, 5, 20, 30)
     del bare["segmentation"]
     data = write_coco(tmp_path / "data", {"train2017": [[bare]], "val2017": [[bare]]})
@@ -140,13 +140,13 @@ def test_photos_without_masks_are_refused_for_a_segmenter(tmp_path: Path):
         train(own(data, "task=segment", "head.kind=mask-rcnn"), tmp_path / "run", quiet=True)
 
 
-def test_photos_without_objects_are_refused(tmp_path: Path):
+def test_photos_without_objects_are_rejected(tmp_path: Path):
     with pytest.raises(ValueError, match="no annotations of objects; a COCO folder has"):
         train(own(Path("smoke"), "data.limit=8"), tmp_path / "run", quiet=True)
 
 
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("detection/") and "w720" in name])
-def test_every_recipe_takes_a_step_that_teaches_all_it_trains(name: str):
+def test_every_recipe_updates_all_trainable_parameters(name: str):
     recipe = load_recipe(name)
     assert recipe.task == ("segment" if "mask-rcnn" in name else "detect")
     small = replace(recipe.objects, short=[32, 32], long=32)
