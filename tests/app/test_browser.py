@@ -1,4 +1,4 @@
-"""The page in a real browser: every control does something that can be seen, and nothing leaves this machine."""
+"""The page in a real browser: every control has a visible effect, and there are no outgoing connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sys.exit(main(["app", "--port", "0"]))
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of the page. At the end it has connected to nothing outside, raised nothing and left no file."""
+    """Run a server of the page, and check at the end that it made no outgoing connection, no error and left no file."""
     folder = tmp_path_factory.mktemp("server")
     noise = folder / "noise"
     with noise.open("w") as errors:
@@ -66,7 +66,7 @@ def faults(log: str) -> list[str]:
     return found
 
 
-def test_faults_are_told_from_the_log_of_a_library():
+def test_own_errors_are_distinguished_from_library_logs():
     def traceback(*names: str) -> str:
         frames = "".join(f'  File "/site-packages/{name}", line 1, in f\n    g()\n' for name in names)
         return f"Traceback (most recent call last):\n{frames}RuntimeError: broken\n"
@@ -88,7 +88,7 @@ def browser() -> Iterator[sync_api.Browser]:
 
 
 class Visit:
-    """One visitor with a browser of their own, and what went wrong in it."""
+    """A visitor with a separate browser context, recording errors."""
 
     def __init__(self, browser: sync_api.Browser, address: str, **options: object) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
@@ -104,7 +104,7 @@ class Visit:
         self.page.wait_for_selector("#compared table.figures")
 
     def picture(self, place: str, number: int = 0) -> str:
-        """The address of a picture, which holds the picture itself."""
+        """Data URI of an image."""
         return self.page.locator(f"{place} .shot img").nth(number).get_attribute("src") or ""
 
     def until_changed(self, place: str, before: str, number: int = 0) -> str:
@@ -135,14 +135,14 @@ class Visit:
 
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
-    """A made photo, of no size that is a multiple of anything."""
+    """A synthetic photo whose size is not a multiple of the tile size."""
     path = tmp_path / "made-photo.png"
     y, x = Image.linear_gradient("L").resize((150, 100)), Image.linear_gradient("L").rotate(90).resize((150, 100))
     Image.merge("RGB", (x, y, Image.radial_gradient("L").resize((150, 100)))).save(path)
     return path
 
 
-def test_a_photo_goes_in_and_every_control_changes_what_is_seen(browser, address, photo):
+def test_every_control_updates_the_images_of_an_uploaded_photo(browser, address, photo):
     visit = Visit(browser, address)
     page = visit.page
     first = visit.picture("#compared", 1)
@@ -194,7 +194,7 @@ def test_a_photo_goes_in_and_every_control_changes_what_is_seen(browser, address
     visit.leave()
 
 
-def test_a_file_that_was_downloaded_can_be_brought_back(browser, address, tmp_path):
+def test_downloaded_file_can_be_uploaded_again(browser, address, tmp_path):
     visit = Visit(browser, address)
     uri = visit.page.locator("#compared a[download]").get_attribute("href")
     (tmp_path / "back.finola").write_bytes(base64.b64decode(uri.partition(",")[2]))
@@ -206,7 +206,7 @@ def test_a_file_that_was_downloaded_can_be_brought_back(browser, address, tmp_pa
     visit.leave()
 
 
-def test_what_cannot_be_taken_is_told_in_a_sentence_and_the_photo_stays(browser, address, tmp_path):
+def test_invalid_uploads_show_a_message_and_keep_the_photo(browser, address, tmp_path):
     visit = Visit(browser, address, viewport={"width": 390, "height": 844}, color_scheme="dark")
     before = visit.picture("#compared", 1)
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff no photo")
@@ -225,7 +225,7 @@ def test_what_cannot_be_taken_is_told_in_a_sentence_and_the_photo_stays(browser,
     visit.leave()
 
 
-def test_a_large_photo_is_shown_scaled_down_and_says_so(browser, address, tmp_path):
+def test_large_photo_is_scaled_down_with_a_message(browser, address, tmp_path):
     visit = Visit(browser, address)
     before = visit.picture("#compared", 1)
     Image.linear_gradient("L").resize((20_000, 8)).save(tmp_path / "wide.png")
@@ -236,7 +236,7 @@ def test_a_large_photo_is_shown_scaled_down_and_says_so(browser, address, tmp_pa
     visit.leave()
 
 
-def test_two_visitors_see_their_own_photos_only(browser, address, photo):
+def test_visitors_see_only_their_own_photos(browser, address, photo):
     one, other = Visit(browser, address), Visit(browser, address)
     shared = one.picture("#compared", 1)
     assert other.picture("#compared", 1) == shared

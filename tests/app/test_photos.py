@@ -96,7 +96,7 @@ def test_finola_file_that_is_too_large_or_of_another_model_is_rejected(tmp_path)
 
 @given(st.integers(1, 500_000), st.integers(1, 500_000), st.sampled_from([(1, 1), (64, 64), (256, 256)]))
 @example_of(4, 400_000, (256, 256))
-def test_a_photo_of_any_shape_is_scaled_to_a_bounded_number_of_whole_tiles(height, width, tile):
+def test_photos_of_any_shape_are_scaled_to_a_bounded_number_of_tiles(height, width, tile):
     size = fitting_size((height, width), tile)
     tiles = [-(-side // step) for side, step in zip(size, tile, strict=True)]
     assert math.prod(tiles) * math.prod(tile) <= PIXELS and max(size) <= MAX_SIDE
@@ -107,7 +107,7 @@ MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16")
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_large_photo_of_any_mode_is_scaled_down_to_what_it_shows(mode, monkeypatch):
+def test_large_photos_of_any_mode_are_scaled_down_correctly(mode, monkeypatch):
     """The same picture as one that is decoded at full size and scaled afterwards."""
     monkeypatch.setattr(photos, "PIXELS", 30_000)
     monkeypatch.setattr(photos, "BAND", 20_000)
@@ -140,7 +140,7 @@ def test_a_large_camera_photo_is_scaled_down_and_upright(kind, monkeypatch):
     assert photo.pixels[2, 10].float().mean() > 200 and photo.pixels[0, -10].float().mean() > 200  # blue above red
 
 
-def test_the_page_says_by_how_much_a_photo_was_scaled_down(monkeypatch):
+def test_page_reports_the_scaling_of_a_photo(monkeypatch):
     monkeypatch.setattr(photos, "PIXELS", 64 * 128)
     page = compare(read(png((256, 128)), "wide.png"), "waves512", 50, Visitors(), None)
     assert "256 × 128" in page and "Scaled down" in page
@@ -176,7 +176,7 @@ def test_a_photo_of_any_shape_takes_bounded_memory():
     assert int(done.stdout) < 600_000
 
 
-def test_a_camera_photo_comes_upright(tmp_path):
+def test_exif_orientation_is_applied(tmp_path):
     path = tmp_path / "camera.jpg"
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -184,7 +184,7 @@ def test_a_camera_photo_comes_upright(tmp_path):
     assert read(path.read_bytes(), "camera.jpg").size == (40, 20)
 
 
-def test_shrunk_and_fitted_keep_what_they_promise():
+def test_shrunk_and_fitted_return_the_documented_sizes():
     image = example("chelsea").pixels
     assert max(shrunk(image, 100).shape[-2:]) == 100
     assert shrunk(image, 5000) is image

@@ -132,7 +132,7 @@ def test_no_input_of_any_handler_opens_a_file_or_a_url(client, folder, secret, m
         assert client.get(f"/gradio_api/file={path}").status_code == 404
 
 
-def test_a_state_that_a_browser_sends_is_ignored(client, folder, secret):
+def test_state_sent_by_a_browser_is_ignored(client, folder, secret):
     page = mounted(client.app).get_blocks()
     number = next(n for n, function in page.fns.items() if function.name == "draw_film")
     told = answer(client, {"fn_index": number, "session_hash": "s", "data": [{"path": str(secret)}, "waves512"]})
@@ -144,11 +144,11 @@ def test_a_state_that_a_browser_sends_is_ignored(client, folder, secret):
     [b"", b"[]", b"{", b"[" * 50_000, b'{"fn_index": NaN}', b'{"fn_index": true, "session_hash": "a", "data": []}']
     + [json.dumps({"fn_index": 0, "session_hash": s, "data": []}).encode() for s in ("../a", "", None, "a" * 99, "ok")],
 )
-def test_a_malformed_request_is_refused(client, body):
+def test_malformed_request_is_rejected(client, body):
     assert client.post("/gradio_api/queue/join", content=body).status_code == 400
 
 
-def test_gradio_itself_also_refuses_the_path_of_a_file_that_was_not_uploaded(client, secret):
+def test_gradio_also_rejects_paths_that_were_not_uploaded(client, secret):
     """The second line of defence, behind the check of the request."""
     from gradio.context import LocalContext
     from gradio.exceptions import InvalidPathError
@@ -208,7 +208,7 @@ def test_only_the_routes_that_the_page_uses_reach_gradio(app, folder):
 @pytest.mark.parametrize(
     "name", ["../../evil.png", "/evil.png", "..\\evil.png", "evil\0.png", ".", "..", "", "e" * 999]
 )
-def test_an_upload_stays_in_its_folder_whatever_its_name(client, folder, name):
+def test_upload_stays_in_its_folder_for_any_file_name(client, folder, name):
     before = {path for path in folder.parent.rglob("*") if folder not in path.parents}
     response = client.post("/gradio_api/upload", files={"files": (name, b"x")})
     for path in response.json() if response.status_code == 200 else []:
@@ -216,7 +216,7 @@ def test_an_upload_stays_in_its_folder_whatever_its_name(client, folder, name):
     assert before == {path for path in folder.parent.rglob("*") if folder not in path.parents}
 
 
-def test_an_upload_is_read_once_and_deleted(client, folder, tmp_path):
+def test_upload_is_read_once_and_deleted(client, folder, tmp_path):
     to_pillow(example("chelsea").pixels[:, :64, :64]).save(tmp_path / "cat.png")
     page = mounted(client.app).get_blocks()
     number = next(n for n, function in page.fns.items() if function.name == "receive_other")
@@ -228,7 +228,7 @@ def test_an_upload_is_read_once_and_deleted(client, folder, tmp_path):
     assert "not an upload" in answer(client, body)
 
 
-def test_uploads_that_nobody_reads_are_deleted_and_bounded(client, folder, monkeypatch):
+def test_unread_uploads_are_deleted_and_bounded(client, folder, monkeypatch):
     def send(size: int) -> int:
         return client.post("/gradio_api/upload", files={"files": (f"{size}.png", bytes(size))}).status_code
 
@@ -246,7 +246,7 @@ def test_uploads_that_nobody_reads_are_deleted_and_bounded(client, folder, monke
     assert client.post("/gradio_api/upload", content=iter([b"x"])).status_code == 411
 
 
-def test_a_link_in_the_upload_folder_is_not_followed(folder, secret):
+def test_links_in_the_upload_folder_are_not_followed(folder, secret):
     (folder / "link.png").symlink_to(secret)
     with pytest.raises(InputError):
         Uploads(folder).take(str(folder / "link.png"))
@@ -273,7 +273,7 @@ def test_a_link_in_the_upload_folder_is_not_followed(folder, secret):
         (("0.0.0.0", "box.local"), "Box.local:7860", True),
     ],
 )
-def test_only_names_of_this_machine_are_served(app, folder, hosts, host, served):
+def test_only_allowed_host_names_are_served(app, folder, hosts, host, served):
     client, _ = guarded(app, folder, hosts)
     assert client.get("/", headers={"host": host}).status_code == (200 if served else 403)
     origin = {"origin": f"http://{host}"}
@@ -294,7 +294,7 @@ def test_only_names_of_this_machine_are_served(app, folder, hosts, host, served)
         {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"},
     ],
 )
-def test_requests_from_other_sites_are_refused(client, folder, headers):
+def test_requests_from_other_sites_are_rejected(client, folder, headers):
     assert client.post("/gradio_api/queue/join", headers=headers, json={}).status_code == 403
     assert client.post("/gradio_api/upload", headers=headers, files={"files": ("a.png", b"x")}).status_code == 403
     assert client.get("/gradio_api/queue/data?session_hash=a", headers=headers).status_code == 403
@@ -315,6 +315,6 @@ def test_nothing_is_shared_with_other_origins(client):
     assert client.get("/", headers=link | {"sec-fetch-mode": "no-cors"}).status_code == 403
 
 
-def test_there_are_no_web_sockets(client):
+def test_web_sockets_are_rejected(client):
     with pytest.raises(WebSocketDisconnect), client.websocket_connect("/gradio_api/queue/join"):
         pass

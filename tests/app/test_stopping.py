@@ -1,4 +1,4 @@
-"""The real server ends work that nobody waits for, and ends itself when it is told to."""
+"""The server cancels jobs of visitors who have left, and stops on signals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compare(port: int, handler: int, session: str, quality: int) -> None:
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
-def test_work_of_a_visitor_who_left_ends_and_a_busy_server_stops(tmp_path: Path, sig: signal.Signals):
+def test_jobs_of_departed_visitors_are_cancelled_and_a_busy_server_stops(tmp_path: Path, sig: signal.Signals):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:
@@ -86,7 +86,7 @@ def test_work_of_a_visitor_who_left_ends_and_a_busy_server_stops(tmp_path: Path,
     assert not list(tmp_path.glob("finola-app-*"))
 
 
-def test_a_comparison_ends_at_the_next_step_after_its_visitor_left():
+def test_comparison_is_cancelled_at_the_next_step_after_its_visitor_left():
     opened, photo = open_model("waves512"), Photo("p", torch.zeros(3, 64, 64, dtype=torch.uint8))
     steps: list[int] = []
     rebuild(photo, opened, 50, lambda: steps.append(0))
@@ -104,7 +104,7 @@ def test_a_comparison_ends_at_the_next_step_after_its_visitor_left():
         assert len(calls) == last
 
 
-def test_a_visitor_has_left_when_all_connections_are_closed():
+def test_visitor_has_left_when_all_connections_are_closed():
     visitors = Visitors()
     visitors.check("never seen")
     with visitors.connected("one"):
@@ -120,7 +120,7 @@ def test_a_visitor_has_left_when_all_connections_are_closed():
         visitors.check("one")
 
 
-def test_one_large_job_runs_at_a_time_and_a_waiting_one_ends_with_its_visitor():
+def test_one_large_job_runs_at_a_time_and_waiting_jobs_can_be_cancelled():
     visitors = Visitors()
     checks = iter([None, None, VisitorLeft()])
 

@@ -1,4 +1,4 @@
-"""What the command line writes, and where: the original is kept, and an ambiguous output is refused."""
+"""Output files of the command line: originals are kept, and ambiguous outputs are rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finola.image_io import read_photo, save_photo
 WAVES = "waves/64x1@8:32"
 
 
-def test_the_original_beside_a_compressed_photo_is_kept(tmp_path, monkeypatch, capsys):
+def test_original_next_to_a_compressed_photo_is_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_photo(torch.rand(3, 40, 50), "photo.png")
     original = Path("photo.png").read_bytes()

@@ -1,4 +1,4 @@
-"""Small runs for tests: a wave model without batch norm on made-up or bundled photos, in this process or another."""
+"""Small runs for tests: a wave model without batch norm on synthetic or bundled photos, in this process or another."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STEPS_PER_EPOCH = 8
 
 
 def tiny(*overrides: str) -> Recipe:
-    """The smoke recipe, made so small that a step takes milliseconds: eight steps an epoch, three epochs."""
+    """The smoke recipe with tiny settings: milliseconds per step, eight steps per epoch, three epochs."""
     return load_recipe("smoke", [*TINY, *overrides])
 
 
@@ -51,7 +51,7 @@ def run(folder: Path, *overrides: str, **options: Any) -> Outcome:
 
 
 def start(folder: Path, *overrides: str, resume: bool = False) -> subprocess.Popen[str]:
-    """`finola train` in a process of its own."""
+    """Start `finola train` in a separate process."""
     words = ["train", "smoke", *TINY, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
     environment = os.environ | {
         "PYTHONPATH": str(Path(finola.__file__).parents[1]),
@@ -106,7 +106,7 @@ run(Path(folder), *overrides)
 
 
 def full_after(size: int) -> Callable[..., int]:
-    """A method `write` of a file on a disk with room for so many bytes."""
+    """Method `write` of a file on a disk with `size` free bytes."""
     written = 0
 
     def write(self: Any, data: bytes) -> int:
@@ -121,7 +121,7 @@ def full_after(size: int) -> Callable[..., int]:
 
 
 class SignalAt(Callback):
-    """Sends a signal to this process in the middle of a step or of a validation."""
+    """Send a signal to this process during a training step or validation."""
 
     def __init__(self, number: signal.Signals, step: int, validating: bool = False) -> None:
         self.number, self.step, self.validating = number, step, validating

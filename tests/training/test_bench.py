@@ -1,4 +1,4 @@
-"""Measurements measure what they say."""
+"""Measurements of FLOPs, memory and speed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from finola.cli import main
 from finola.propagation import Coefficients, propagate
 
 
-def test_propagation_costs_no_more_than_the_formula_says() -> None:
+def test_propagation_flops_match_the_formula() -> None:
     C, H, W, N, M = 16, 6, 8, 3, 2
     q, coefficients = torch.randn(N, M, C), Coefficients(*torch.randn(4, C, C))
     formula = 4 * C**2 * (H * W - 1) * N * M  # both orders
     assert formula / 2 < flops(lambda: propagate(q, coefficients, (H, W))) <= formula
 
 
-def test_peak_memory_counts_what_lives_at_the_same_time() -> None:
+def test_peak_memory_counts_simultaneous_allocations() -> None:
     size = 4 * 1000
 
     def chain() -> None:
@@ -53,11 +53,11 @@ def test_a_line_is_fitted() -> None:
     assert fit_line([0, 1, 2], [1, 3, 5]) == pytest.approx((2, 1, 1))
 
 
-def test_the_gemm_rate_is_a_rate() -> None:
+def test_gemm_speed_is_plausible() -> None:
     assert gemm_rate(torch.device("cpu"), rows=16, channels=64) > 1e6
 
 
-def test_the_command_prints_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_all_measurements(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "train", "smoke", *TINY, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["images_per_second"] > 0 and printed["flops_per_image"] > 0 and printed["gemm_flops_per_second"] > 0

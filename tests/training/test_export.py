@@ -1,4 +1,4 @@
-"""A finished run is a folder that loads anywhere, with a card that says where it comes from."""
+"""A finished run exports a model folder with a model card."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_exported_model_reconstructs_as_the_checkpoint_does(finished: Path) -> None:
+def test_exported_model_matches_the_checkpoint(finished: Path) -> None:
     model = finola.load(finished / "model")
     trained = finola.create("waves+conv/32x1@4:16").eval()
     state = {key.removeprefix("model."): value for key, value in weights(finished, "best.ckpt").items()}
@@ -29,26 +29,26 @@ def test_the_exported_model_reconstructs_as_the_checkpoint_does(finished: Path) 
     assert not torch.allclose(model(images), finola.create("waves+conv/32x1@4:16").eval()(images))
 
 
-def test_the_card_says_data_recipe_figures_and_licences(finished: Path) -> None:
+def test_model_card_contains_data_recipe_metrics_and_licence(finished: Path) -> None:
     card = (finished / "model" / "README.md").read_text()
     for words in (
         "# waves+conv/32x1@4:16",
         "Recipe `smoke`",
-        "part of `smoke`",
+        "split of `smoke`",
         "| PSNR | ",
         "| images per step | 8 |",
     ):
         assert words in card
-    assert "The code is Apache-2.0. The weights follow the terms of the data" in card
+    assert "Apache-2.0" in card
     assert str(finished.parent) not in card
 
 
-def test_a_run_is_exported_elsewhere_on_request(finished: Path, tmp_path: Path) -> None:
+def test_export_to_another_folder(finished: Path, tmp_path: Path) -> None:
     target = export(finished, tmp_path / "mine", which="last.ckpt")
     assert {file.name for file in target.iterdir()} == {"README.md", "config.json", "model.safetensors"}
 
 
-def test_half_precision_halves_the_file_and_hardly_changes_the_picture(finished: Path, tmp_path: Path) -> None:
+def test_half_precision_halves_the_file_and_preserves_the_output(finished: Path, tmp_path: Path) -> None:
     half = export(finished, tmp_path / "half", half=True)
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (half, finished / "model")]
     assert sizes[0] < 0.6 * sizes[1]
@@ -58,6 +58,6 @@ def test_half_precision_halves_the_file_and_hardly_changes_the_picture(finished:
     assert torch.allclose(model(images), whole(images), atol=0.02)
 
 
-def test_a_folder_without_a_checkpoint_is_said(tmp_path: Path) -> None:
+def test_folder_without_checkpoint_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"best\.ckpt or last\.ckpt"):
         export(tmp_path, tmp_path / "model")

@@ -1,4 +1,4 @@
-"""Two processes train as one does with their batches joined."""
+"""Distributed training matches a single process with the joint batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from finola.training.loggers import read_curve
 from finola.training.processes import SharedBuffers, environment_plugins, trainer_options
 
 
-def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(tmp_path: Path) -> None:
+def test_two_processes_match_one_process_with_twice_the_batch_size(tmp_path: Path) -> None:
     process = start(tmp_path / "two", "trainer.devices=2", "trainer.max_steps=20")  # 4 images each
     run(tmp_path / "one", "trainer.max_steps=20")  # 8 images
     _, printed = process.communicate(timeout=600)
@@ -39,7 +39,7 @@ def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(tmp_pat
     assert list(two) == list(range(24)) and all(abs(one[step] - two[step]) < 1e-5 for step in one)
 
 
-def test_the_batch_is_shared_among_processes_and_passes() -> None:
+def test_batch_is_divided_among_processes_and_passes() -> None:
     assert per_pass(tiny("data.batch_size=96", "trainer.accumulate=3"), processes=4) == 8
     with pytest.raises(ValueError, match=r"batch_size=8 .* 3 processes and 1 "):
         per_pass(tiny(), processes=3)
@@ -51,7 +51,7 @@ def test_slurm_leaves_requeueing_to_the_job_script(monkeypatch: pytest.MonkeyPat
     assert [plugin.auto_requeue for plugin in environment_plugins()] == [False]
 
 
-def test_several_processes_are_ddp_without_being_told() -> None:
+def test_ddp_is_the_default_for_several_processes() -> None:
     assert isinstance(trainer_options(tiny("trainer.devices=2").trainer)["strategy"], DDPStrategy)
     assert isinstance(trainer_options(tiny("trainer.nodes=2", "trainer.devices=1").trainer)["strategy"], DDPStrategy)
     assert trainer_options(tiny().trainer)["strategy"] == "auto"

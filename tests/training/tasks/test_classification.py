@@ -1,4 +1,4 @@
-"""Probing, fine-tuning and MoCo: classes come from the data, encoders from any trained model, heads from a probe."""
+"""Probing, fine-tuning and MoCo: classes from the data, encoders from any trained model, heads from a probe."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def recipe(data: Path, *overrides: str) -> Recipe:
     return load_recipe("smoke", [*OWN, f"data.path={data}", *overrides])
 
 
-def test_a_classifier_learns_classes_that_it_reads_from_the_data(colours: Path, tmp_path: Path) -> None:
+def test_classifier_learns_the_classes_of_the_data(colours: Path, tmp_path: Path) -> None:
     trained = recipe(colours, "head.kind=tran-1", "head.frozen=false", "schedule.epochs=5")
     outcome = train(trained, tmp_path / "run", quiet=True)
     assert outcome.status == "finished" and outcome.best["accuracy"] > 0.9
@@ -68,7 +68,7 @@ def test_a_classifier_learns_classes_that_it_reads_from_the_data(colours: Path, 
     assert "blue, green, red" in card and str(colours) not in card
 
 
-def test_a_probe_leaves_its_encoder_alone_and_starts_fine_tuning_with_its_head(colours: Path, tmp_path: Path) -> None:
+def test_probe_keeps_its_encoder_and_its_head_initialises_fine_tuning(colours: Path, tmp_path: Path) -> None:
     source = train(recipe(colours, "head.frozen=false", "trainer.max_steps=3"), tmp_path / "source", quiet=True).model
     words = (f"model.weights={source}", "head.kind=tran-1")
     probe = train(recipe(colours, *words, "trainer.max_steps=3"), tmp_path / "probe", quiet=True).model
@@ -88,7 +88,7 @@ def test_a_probe_leaves_its_encoder_alone_and_starts_fine_tuning_with_its_head(c
     assert not torch.equal(begun["head.linear.weight"], probed["head.linear.weight"])
 
 
-def test_a_resumed_run_augments_and_mixes_as_it_would_have(colours: Path, tmp_path: Path) -> None:
+def test_resumed_run_repeats_augmentation_and_mixing(colours: Path, tmp_path: Path) -> None:
     words = ("head.frozen=false", "data.augment=rand-m9-mstd0.5", "head.mixup=0.5", "head.cutmix=1.0", "head.erase=0.5")
     train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
     train(recipe(colours, *words, "trainer.max_steps=2"), tmp_path / "parts", quiet=True)
@@ -97,7 +97,7 @@ def test_a_resumed_run_augments_and_mixes_as_it_would_have(colours: Path, tmp_pa
     assert all(torch.equal(value, parts[key]) for key, value in whole.items())
 
 
-def test_moco_trains_resumes_with_its_queue_and_gives_its_encoder(colours: Path, tmp_path: Path) -> None:
+def test_moco_resumes_with_its_queue_and_exports_its_encoder(colours: Path, tmp_path: Path) -> None:
     words = ("task=moco", "data.crops_per_image=2", "data.augment=moco", "moco.queue=32", "moco.size=16")
     whole = train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
     train(recipe(colours, *words, "trainer.max_steps=2"), tmp_path / "parts", quiet=True)
@@ -132,7 +132,7 @@ def test_invalid_training_setups_are_rejected(colours: Path, tmp_path: Path, ove
     assert not (tmp_path / "run" / "last.ckpt").exists()
 
 
-def test_labels_follow_what_mixing_does_to_images() -> None:
+def test_mixed_labels_match_mixed_images() -> None:
     torch.manual_seed(0)
     images, labels = torch.eye(4)[:, :3, None, None].expand(4, 3, 16, 16), torch.tensor([0, 1, 2, 3])
     for amounts in ((0.8, 0.0), (0.0, 1.0)):
@@ -142,7 +142,7 @@ def test_labels_follow_what_mixing_does_to_images() -> None:
     assert torch.equal(erase(images, 0.0), images) and not torch.equal(erase(images, 1.0), images)
 
 
-def test_ranks_count_what_stands_before() -> None:
+def test_ranks_count_classes_with_higher_scores() -> None:
     logits = torch.randn(20, 7)
     labels = torch.randint(7, (20,))
     expected = [

@@ -1,4 +1,4 @@
-"""Masked pre-training runs, resumes, and is exported whole."""
+"""Masked pre-training runs, resumes and exports the complete model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def masked(variant: str, *overrides: str) -> Recipe:
 
 
 @pytest.mark.parametrize("variant", ["e", "b"])
-def test_a_run_is_finished_and_exported_with_its_decoder(variant: str, tmp_path: Path) -> None:
+def test_run_finishes_and_exports_the_decoder(variant: str, tmp_path: Path) -> None:
     outcome = train(masked(variant, "trainer.max_steps=9"), tmp_path / "run", quiet=True)
     assert outcome.status == "finished" and outcome.model is not None
     model = MaskedFinola.from_pretrained(outcome.model).eval()
@@ -34,7 +34,7 @@ def test_a_run_is_finished_and_exported_with_its_decoder(variant: str, tmp_path:
     assert list((tmp_path / "run" / "samples").glob("*.png"))
 
 
-def test_a_resumed_run_sees_the_places_it_would_have_seen(tmp_path: Path) -> None:
+def test_resumed_run_repeats_the_mask_positions(tmp_path: Path) -> None:
     train(masked("b", "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
     train(masked("b", "trainer.max_steps=3"), tmp_path / "parts", quiet=True)
     train(masked("b", "trainer.max_steps=6"), tmp_path / "parts", resume=True, quiet=True)

@@ -1,4 +1,4 @@
-"""Training through a codec's rounding: the decoder is shown what a file gives back, the encoder learns past it."""
+"""Training with quantised latents, the PSNR loss and downscaled encoder inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rounding(codec: Path, share: float, step: int = 90) -> Reconstruction:
     return Reconstruction(load_recipe("smoke", [*TINY, *words]))
 
 
-def test_the_decoder_is_shown_what_a_file_gives_back(codec: Path, photo: torch.Tensor) -> None:
+def test_decoder_input_is_quantised_as_in_a_file(codec: Path, photo: torch.Tensor) -> None:
     task = rounding(codec, 1.0, quality_step(40))
     with torch.no_grad():
         shown = to_uint8(task.model.eval()(photo[None], task._round)[0])
@@ -53,7 +53,7 @@ def test_the_decoder_is_shown_what_a_file_gives_back(codec: Path, photo: torch.T
     assert (shown.int() - given_back.int()).abs().max() <= 1
 
 
-def test_the_share_is_rounded_and_gradients_pass(codec: Path, photo: torch.Tensor) -> None:
+def test_fraction_is_quantised_and_gradients_pass_through(codec: Path, photo: torch.Tensor) -> None:
     task = rounding(codec, 0.5)
     q = task.model.encode(cut(photo[None], (16, 16))[0]).detach().requires_grad_()
     out = task._round(q)
@@ -64,7 +64,7 @@ def test_the_share_is_rounded_and_gradients_pass(codec: Path, photo: torch.Tenso
     assert torch.equal(q.grad, torch.ones_like(q))
 
 
-def test_a_run_with_rounding_trains_the_decoder(codec: Path, tmp_path: Path) -> None:
+def test_run_with_quantisation_trains_the_decoder(codec: Path, tmp_path: Path) -> None:
     words = (f"model.weights={codec}", "loss.rounded=0.5", "model.frozen=[encoder.*]", "trainer.max_steps=2")
     made = run(tmp_path / "run", *words)
     before, after = finola.load(str(codec)).state_dict(), finola.load(str(made.model)).state_dict()
@@ -72,7 +72,7 @@ def test_a_run_with_rounding_trains_the_decoder(codec: Path, tmp_path: Path) -> 
     assert moved == {"decoder", "transition"}
 
 
-def test_the_loss_psnr_is_what_is_measured() -> None:
+def test_psnr_loss_equals_the_metric() -> None:
     noise = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     images = torch.cat([noise, 0.45 + 0.1 * noise])  # hard and easy
     task = Reconstruction(load_recipe("smoke", [*TINY, "loss.kind=psnr"]))
@@ -83,7 +83,7 @@ def test_the_loss_psnr_is_what_is_measured() -> None:
     assert task.losses(torch.full_like(noise, 0.5), None)["minus_psnr"].item() >= -40.01  # flat is good enough
 
 
-def test_without_tables_one_sentence_says_what_is_missing(tmp_path: Path) -> None:
+def test_missing_calibration_is_rejected(tmp_path: Path) -> None:
     finola.create(NAME).save_pretrained(tmp_path)
     for words in (["loss.rounded=0.5"], ["loss.rounded=0.5", f"model.weights={tmp_path}"]):
         with pytest.raises(ValueError, match="finola calibrate"):
@@ -97,7 +97,7 @@ def test_without_tables_one_sentence_says_what_is_missing(tmp_path: Path) -> Non
             load_recipe("smoke", [*TINY, *words])
 
 
-def test_an_encoder_that_sees_photos_shrunk_draws_them_at_full_size() -> None:
+def test_downscaled_encoder_input_reconstructs_at_full_size() -> None:
     words = ["model.name=test_resnet/32x1@4:64+refined", "model.encoder_size=32", "optimiser.groups={}"]
     task = build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null"]))
     assert isinstance(task, Reconstruction)
@@ -114,7 +114,7 @@ def test_an_encoder_that_sees_photos_shrunk_draws_them_at_full_size() -> None:
             build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null", more]))
 
 
-def test_another_encoder_begins_around_the_vector_of_a_grey_image() -> None:
+def test_wave_initialisation_starts_other_encoders_near_a_grey_image() -> None:
     torch.manual_seed(0)
     images = torch.full((1, 3, 64, 64), 0.5)
     waves, random = (finola.create("test_resnet/32x1@4:64", init).eval() for init in ("waves", "random"))
