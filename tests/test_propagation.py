@@ -244,7 +244,7 @@ def test_a_256_map():
         ({"size": (0, 4)}, "0x4"),
         ({"start": (4, 0)}, r"\(4, 0\) lies outside the map of 4x4"),
         ({"start": (0, -1)}, "outside"),
-        ({"start": "centre"}, "centre"),
+        ({"start": "middle"}, "middle"),
         ({"start": [(0, 0), (1, 1)]}, "2 start positions for 1 paths"),
         ({"order": "diagonal"}, "diagonal"),
     ],

@@ -45,7 +45,7 @@ def rounding(codec: Path, share: float, step: int = 90) -> Reconstruction:
 def test_decoder_input_is_quantised_as_in_a_file(codec: Path, photo: torch.Tensor) -> None:
     task = rounding(codec, 1.0, quality_step(40))
     with torch.no_grad():
-        shown = to_uint8(task.model.eval()(photo[None], task._round)[0])
+        shown = to_uint8(task.model.eval()(photo[None], task._quantise)[0])
     plain = to_uint8(task.model(photo[None])[0])
     assert (shown.int() - plain.int()).abs().max() > 8
     smooth_borders(shown, (16, 16))
@@ -56,7 +56,7 @@ def test_decoder_input_is_quantised_as_in_a_file(codec: Path, photo: torch.Tenso
 def test_fraction_is_quantised_and_gradients_pass_through(codec: Path, photo: torch.Tensor) -> None:
     task = rounding(codec, 0.5)
     q = task.model.encode(cut(photo[None], (16, 16))[0]).detach().requires_grad_()
-    out = task._round(q)
+    out = task._quantise(q)
     half = len(q) // 2
     assert torch.equal(out[half:], q[half:])
     assert (out[:half] - q[:half]).abs().amax((1, 2)).min() > 1e-3
