@@ -36,7 +36,7 @@ print(json.dumps({"peak_bytes": peak, "idle_bytes": idle, "seconds": time.perf_c
 """
 
 
-SHAPES = ((400_000, 16), (16, 400_000), (400_000, 4))
+SHAPES = ((400_000, 16), (4, 100_000))
 ONE_BIT = 13_000  # pixels of the sides of a one-bit PNG, which is encoded only
 MEGAPIXELS = (3.0, 12.0, 24.0, 50.0)
 

@@ -38,10 +38,10 @@ def _shuffled(seed: int) -> list[str]:
 # and MKL with the code path that gives the same results on every x86 CPU. Three of them also shuffle the tests, each
 # with its own seed, so that four runs cover instruction sets, thread counts and orders.
 CONFIGURATIONS: dict[str, tuple[dict[str, str], list[str]]] = {
-    "threads-1": (ONE_THREAD, []),
     "aten-default": (ONE_THREAD | {"ATEN_CPU_CAPABILITY": "default"}, _shuffled(1)),
     "avx2": (ONE_THREAD | {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}, _shuffled(2)),
     "threads-2": ({"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}, _shuffled(3)),
+    "threads-1": (ONE_THREAD, []),
 }
 COLUMNS = ("configuration", "passed", "failed", "skipped", "seconds")
 
