@@ -23,3 +23,4 @@ def _independent_of_other_tests() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.set_default_dtype(dtype)
+    torch.set_flush_denormal(False)  # training turns it on for the process, and Hypothesis needs subnormal numbers

@@ -96,8 +96,16 @@ def test_gradient_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
     run(tmp_path / "one", "trainer.max_steps=6")
     run(tmp_path / "two", "trainer.max_steps=6", "trainer.accumulate=2", "checkpoint.every_steps=3")
     assert read_checkpoint(tmp_path / "two" / "last.ckpt")["global_step"] == 6
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert all(torch.allclose(one[key], two[key], atol=1e-5) for key in one if not key.startswith("moment"))
+    run(tmp_path / "first", "trainer.max_steps=1")
+    first, one, two = (weights(tmp_path / name) for name in ("first", "one", "two"))
+    keys = [key for key in one if not key.startswith("moment") and one[key].is_floating_point()]
+
+    def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+        return float(torch.cat([(a[key] - b[key]).double().flatten() for key in keys]).norm())
+
+    # Adam divides by the gradient's magnitude, which turns rounding of small gradients into steps of about a hundredth
+    # of the path; half of every batch would lead elsewhere.
+    assert distance(one, two) < 0.05 * distance(one, first)
 
 
 def test_clipping_and_compilation_reach_lightning_and_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
