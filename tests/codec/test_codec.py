@@ -350,3 +350,13 @@ def test_tables_that_are_not_safetensors_raise(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(CorruptFileError, match=path.name):
             Calibration.load(path)
+
+
+def test_data_behind_the_last_tile_is_refused() -> None:
+    container = read_container(FROZEN)
+    with pytest.raises(CorruptFileError):
+        decompress(
+            dataclasses.replace(container, payload=container.payload[:4] + b"\0\0" + container.payload[4:]).pack()
+        )
+    with pytest.raises(CorruptFileError):
+        decompress(dataclasses.replace(container, payload=container.payload + b"\0\0").pack())

@@ -67,8 +67,12 @@ def _integer_chunks(container: Container, codec: CodecModel, count: int) -> Iter
         )
     try:
         decoder = Decoder(container.payload)
-        yield from codec.calibration.coder.get(decoder, count, container.step, CHUNK)
-        decoder.finish()
+        remaining = count
+        for chunk in codec.calibration.coder.get(decoder, count, container.step, CHUNK):
+            remaining -= len(chunk)
+            if not remaining:
+                decoder.finish()  # before the last chunk: callers do not ask for more than they need
+            yield chunk
     except ValueError as error:
         raise CorruptFileError(f"Corrupt file: cannot decode the payload: {error}") from None
 
