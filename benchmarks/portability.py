@@ -36,7 +36,8 @@ def _shuffled(seed: int) -> list[str]:
 
 # Environment and pytest arguments. aten-default is ATen without vector instructions; avx2 is oneDNN without AVX-512
 # and MKL with the code path that gives the same results on every x86 CPU. Three of them also shuffle the tests, each
-# with its own seed, so that four runs cover instruction sets, thread counts and orders.
+# with its own seed, so that four runs cover instruction sets, thread counts and orders. The pytest processes of a run
+# get `--workers` cores together: with two threads each, there are half as many processes.
 CONFIGURATIONS: dict[str, tuple[dict[str, str], list[str]]] = {
     "aten-default": (ONE_THREAD | {"ATEN_CPU_CAPABILITY": "default"}, _shuffled(1)),
     "avx2": (ONE_THREAD | {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}, _shuffled(2)),
@@ -79,9 +80,10 @@ def read_counts(report: Path) -> dict[str, Any]:
 def run(name: str, tests: list[str], workers: int) -> dict[str, Any]:
     """One configuration: the tests in its environment, counted."""
     environment, arguments = CONFIGURATIONS[name]
+    processes = max(1, workers // int(environment["OMP_NUM_THREADS"]))
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-n", str(workers), *arguments, f"--junitxml={report}", *tests]
+        command = [sys.executable, "-m", "pytest", "-n", str(processes), *arguments, f"--junitxml={report}", *tests]
         done = subprocess.run(command, cwd=ROOT, env=os.environ | environment)
         if not report.exists():
             sys.exit(f"pytest ended with code {done.returncode} and wrote no report; its output is above.")
@@ -107,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CONFIGURATIONS, default=list(CONFIGURATIONS), metavar="NAME",
                         help=f"configurations to run: {', '.join(CONFIGURATIONS)}")  # fmt: skip
     parser.add_argument("--tests", nargs="+", default=[], metavar="PATH", help="tests to run (default: all)")
-    parser.add_argument("--workers", type=int, default=2, help="pytest processes")
+    parser.add_argument("--workers", type=int, default=2, help="cores to use")
     parser.add_argument("--again", action="store_true", help="run configurations that the results file already has")
     parser.add_argument("--out", default="results/portability.json")
     args = parser.parse_args()
