@@ -22,8 +22,8 @@ from finola.data import CentreCrop, make_loader, open_data
 from finola.data.sources import evenly
 from finola.evaluation.probing import accuracy, extract, knn, train_head
 from finola.files import write_text
+from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
-from finola.zoo import load_encoder
 
 METHODS = ("random", "finola", "masked-e", "masked-b", "moco", "supervised")
 PROBES = ("lin", "knn", "tran-1", "fine-tuned")

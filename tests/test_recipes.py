@@ -13,13 +13,13 @@ import torch
 
 from finola.config import ModelConfig
 from finola.data import Batch
+from finola.model_zoo import PAPER
 from finola.recipes.table import canonical
 from finola.training.config import Recipe
 from finola.training.data_module import image_size
 from finola.training.loading import list_recipes, load_recipe, settings_of
 from finola.training.optim import build_optimiser, common_rate
 from finola.training.tasks.base import build_task
-from finola.zoo import PAPER
 
 RECIPES = list_recipes()
 STEPPED: set[str] = set()

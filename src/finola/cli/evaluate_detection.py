@@ -19,10 +19,11 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     from finola.data.discovery import open_data
     from finola.data.sources import evenly
     from finola.evaluation.average_precision import FIGURES
-    from finola.evaluation.detection import load_finder, measure
+    from finola.evaluation.detection import measure
     from finola.files import write_text
+    from finola.model_zoo import load_detector
 
-    model = load_finder(args.model)
+    model = load_detector(args.model)
     source = evenly(open_data(args.data, args.split).source, args.limit)
     dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
     if not any(category >= 0 for category in dataset.categories):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,23 +14,8 @@ from finola.data.transforms import draw
 from finola.evaluation.average_precision import average_precision, ground_truth
 from finola.heads.detection_model import Finder
 from finola.heads.detections import Found
-from finola.heads.detector import Detector
 from finola.heads.mask_rcnn import Segmenter
 from finola.image_io import shown_size
-
-
-def load_finder(name: str | Path) -> Finder:
-    """A trained detector or segmenter from its folder or hub id, in evaluation mode."""
-    from finola.zoo import find_trained, kind_of
-
-    folder, kind = find_trained(str(name)), kind_of(str(name))
-    if folder is None:
-        raise FileNotFoundError(f"there is no trained model {str(name)!r}: give a folder that finola train wrote.")
-    finders: dict[str | None, type[Finder]] = {"a detector": Detector, "a segmenter": Segmenter}
-    if kind not in finders:
-        raise ValueError(f"{name} finds no objects: it is {kind}; train a head with finola train detection/….")
-    model: Finder = finders[kind].from_pretrained(str(folder))
-    return model.eval()
 
 
 @torch.inference_mode()

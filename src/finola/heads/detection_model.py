@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from finola.encoders import build_encoder
 from finola.errors import InputError
 from finola.heads.detections import Found
-from finola.pretrained import Pretrained
+from finola.serialization import Pretrained
 
 
 class Finder(nn.Module, Pretrained, ABC):

@@ -24,6 +24,8 @@ class Detector(Finder):
     torch.Size([100, 4])
     """
 
+    model_type = "detector"
+
     def __init__(
         self,
         encoder: str = "mf-w720",

@@ -30,6 +30,8 @@ class Segmenter(Finder):
     torch.Size([64, 96])
     """
 
+    model_type = "segmenter"
+
     def __init__(
         self,
         encoder: str = "mf-w720",

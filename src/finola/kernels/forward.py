@@ -33,7 +33,6 @@ Matrices = tuple[Tensor, Tensor, Tensor, Tensor]
 Keep = Callable[[slice, Tensor], None]  # the indices of lines along a sweep, ascending, and the lines (ways, rows, C)
 Multiply = Callable[[Tensor, Tensor], Tensor]  # rows and a place for their product → the product
 PAIRED = 512  # channels, up to which two products in one call repay copying their matrices side by side
-PACKED = 4  # steps, from which a large matrix is worth laying out for MKL once instead of at every product
 
 
 class Sweep(NamedTuple):
@@ -82,19 +81,13 @@ class Moments(NamedTuple):
     r: Tensor
 
 
-def multiplier(matrix: Tensor, rows: int, steps: int) -> Multiply:
-    """How to multiply `rows` rows by one matrix `steps` times, or two batches of rows by two matrices.
+def multiplier(matrix: Tensor) -> Multiply:
+    """Product of rows by one matrix (C, C), or of two batches of rows by two matrices (2, C, C).
 
-    Products with an `out` are left alone by autocast: the recurrence keeps the precision of its matrices. MKL's packed
-    product is what torch.compile uses on CPUs; where PyTorch comes without it, the plain one does.
+    Products with an `out` are not affected by autocast: the recurrence keeps the precision of its matrices.
     """
-    if matrix.ndim == 3:
-        return lambda h, out: torch.bmm(h, matrix.mT, out=out)
-    plain = matrix.device.type == "cpu" and matrix.dtype == torch.float32 and torch.backends.mkl.is_available()
-    if plain and len(matrix) > PAIRED and steps >= PACKED and rows > 1 and hasattr(torch.ops.mkl, "_mkl_linear"):
-        packed = torch.ops.mkl._mkl_reorder_linear_weight(matrix.contiguous(), rows)
-        return lambda h, out: torch.ops.mkl._mkl_linear(h, packed, matrix, None, rows)
-    return lambda h, out: torch.mm(h, matrix.mT, out=out)
+    product = torch.bmm if matrix.ndim == 3 else torch.mm
+    return lambda h, out: product(h, matrix.mT, out=out)
 
 
 class Scratch:
@@ -187,14 +180,14 @@ def _walk(first: Tensor, sweep: Sweep, keep: Keep, scratch: Scratch) -> None:
     ends = first.expand(2, *first.shape)
     if sweep.together:
         assert sweep.stacked is not None
-        multiply = multiplier(sweep.stacked, len(first), sweep.together)
+        multiply = multiplier(sweep.stacked)
         here, centred, product = scratch.lines(3, ends.shape)
         for step in range(sweep.together):
             advance(here if step else ends, multiply, here, centred, product)
             keep(sweep.pair(step + 1), here)
         ends = here.clone() if any(sweep.alone) else ends
     for way, steps in enumerate(sweep.alone):
-        multiply = multiplier(sweep.matrices[way], len(first), steps)
+        multiply = multiplier(sweep.matrices[way])
         here, centred, product = scratch.lines(3, first.shape)
         for step in range(steps):
             advance(here if step else ends[way], multiply, here, centred, product)

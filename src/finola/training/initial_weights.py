@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from finola.autoencoder import Autoencoder
 from finola.config import nearest
 from finola.errors import InputError, MissingFileError
+from finola.hub import WEIGHTS, encoder_name, read_config, resolve
 from finola.masked import MaskedFinola
-from finola.serialization import WEIGHTS, load_weights, read_weights
+from finola.model_zoo import load
+from finola.serialization import load_weights, read_weights
 from finola.training.config import ModelSection
 from finola.training.processes import print_on_rank_zero
 from finola.wave.initialisation import wave_basis
-from finola.zoo import encoder_name, find_trained, load, read_config, trained_part
 
 
 def resolve_encoder(section: ModelSection) -> tuple[str, Path | None]:
@@ -36,7 +37,7 @@ def resolve_encoder(section: ModelSection) -> tuple[str, Path | None]:
 
 def find_weights_folder(weights: str) -> Path:
     """Folder of the trained model given by `model.weights`."""
-    folder = find_trained(weights)
+    folder = resolve(weights)
     if folder is None:
         raise MissingFileError(f"model.weights is {weights!r}, but no trained model of that name or path exists.")
     return folder
@@ -49,7 +50,7 @@ def same_shapes(given: dict[str, Tensor], own: dict[str, Tensor]) -> bool:
 
 def initialise_encoder(encoder: nn.Module, folder: Path) -> None:
     """Initialise an encoder from a trained model of any kind."""
-    load_weights(encoder, trained_part(folder, "encoder."), f"{folder / WEIGHTS} (encoder)")
+    load_weights(encoder, read_weights(folder / WEIGHTS, "encoder."), f"{folder / WEIGHTS} (encoder)")
 
 
 def initialise_head(model: Any, folder: Path) -> None:
@@ -59,7 +60,7 @@ def initialise_head(model: Any, folder: Path) -> None:
     it if the trained model has a head.
     """
     initialise_encoder(model.encoder, folder)
-    config, head = read_config(folder), trained_part(folder, "head.")
+    config, head = read_config(folder), read_weights(folder / WEIGHTS, "head.")
     if config.get("classes") == model.classes and same_shapes(head, model.head.state_dict()):
         load_weights(model.head, head, f"{folder / WEIGHTS} (head)")
     elif head:
@@ -86,15 +87,13 @@ def initialise(model: Autoencoder, name: str) -> list[str]:
     (as in the appendix's comparison of FINOLA and masked FINOLA). Each part is copied completely, or InputError is
     raised. A message lists the parts that are trained from scratch.
     """
-    own, folder = model.state_dict(), find_trained(name)
-    is_autoencoder = folder is None or ("variant" not in (config := read_config(folder)) and "name" in config)
-    if is_autoencoder:
+    own, folder = model.state_dict(), resolve(name)
+    if folder is None or read_config(folder)["type"] == "autoencoder":
         trained = load(name)
         fits = trained.state_dict()
         if str(trained.config) != str(model.config):
             fits = _without_encoder(trained, model)
     else:
-        assert folder is not None
         fits = _parts(read_weights(folder / WEIGHTS), own, f"{model.config}", name)
     load_weights(model, own | fits, name)
     copied, parts = ({key.partition(".")[0] for key in keys} for keys in (fits, own))

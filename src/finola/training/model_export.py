@@ -9,7 +9,8 @@ import finola
 from finola.config import show_size
 from finola.errors import MissingFileError
 from finola.files import write_tensors, write_text
-from finola.serialization import WEIGHTS, load_weights
+from finola.hub import WEIGHTS
+from finola.serialization import load_weights
 from finola.training.checkpoint_files import BEST, LAST, read_checkpoint
 from finola.training.config import ON_OBJECTS, Recipe
 from finola.training.data_module import image_size
@@ -28,21 +29,22 @@ USAGE: dict[str, tuple[str, ...]] = {
         "out = model(images)  # (N, 3, H, W) in [0, 1]",
     ),
     "classify": (
-        "from finola.heads import Classifier",
-        'model = Classifier.from_pretrained("path/to/this/folder").eval()',
+        "import finola",
+        'model = finola.load_classifier("path/to/this/folder")',
         "model.rank(image, 5)  # (3, H, W) in [0, 1]: the most likely classes",
     ),
     "masked": (
-        "from finola.zoo import load_encoder",
-        'encoder = load_encoder("path/to/this/folder")',
+        "import finola",
+        'encoder = finola.load_encoder("path/to/this/folder")',
         "feature_map = encoder(images)  # (N, 3, H, W) in [0, 1]",
     ),
 }
 USAGE["moco"] = USAGE["masked"]
 USAGE["detect"] = USAGE["segment"] = (
-    "from finola.evaluation.detection import find_in, load_finder",
+    "import finola",
+    "from finola.evaluation.detection import find_in",
     "from finola.image_io import open_photo",
-    'model = load_finder("path/to/this/folder")',
+    'model = finola.load_detector("path/to/this/folder")',
     'find_in(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
 )
 """Usage example of the model card, by task."""

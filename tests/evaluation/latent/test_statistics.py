@@ -8,7 +8,7 @@ from finola.config import DEFAULT_CODEC, DEFAULT_MODEL
 from finola.evaluation.latent import Statistics, draw, encode, fit, kept_with
 from finola.evaluation.latent.operations import without_slack
 from finola.evaluation.latent.statistics import Exact, Incremental, identity
-from finola.zoo import bundled_names
+from finola.hub import bundled_models
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_statistics_of_another_model_or_of_other_weights_are_refused(model, imag
 
 
 def test_statistics_in_the_package_belong_to_its_weights():
-    found = {name: path for name in bundled_names() if (path := kept_with(name))}
+    found = {name: path for name in bundled_models("autoencoder") if (path := kept_with(name))}
     assert {DEFAULT_MODEL, DEFAULT_CODEC} <= found.keys()
     assert all(Statistics.load(path, finola.load(name)).count > 1000 for name, path in found.items())
 

@@ -11,12 +11,12 @@ from PIL import Image
 from training.runs import TINY, weights
 
 from finola.heads import Classifier, ranks
+from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
 from finola.training.config import Recipe
 from finola.training.loading import list_recipes
 from finola.training.tasks.base import build_task
 from finola.training.tasks.classification import erase, mix
-from finola.zoo import load_encoder
 
 OWN = (
     *TINY,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finola.cli.output import add_force
@@ -63,15 +61,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def load_any(word: str) -> Autoencoder | MaskedFinola:
-    """Load an autoencoder with `finola.load`, or a masked model from its folder."""
+    """Load an autoencoder with `finola.load`, or a masked model."""
+    from finola.hub import model_type
     from finola.masked import MaskedFinola
-    from finola.zoo import load
+    from finola.model_zoo import load
 
-    config = Path(word).expanduser() / "config.json"
-    if config.is_file() and "variant" in json.loads(config.read_text(encoding="utf-8")):
-        masked: MaskedFinola = MaskedFinola.from_pretrained(str(config.parent))
-        return masked.eval()
-    return load(word)
+    return MaskedFinola.from_pretrained(word) if model_type(word) == "masked" else load(word)
 
 
 def _name(model: Autoencoder | MaskedFinola) -> str:

@@ -43,11 +43,12 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
         progress,
     )
     from finola.cli.verbs.reconstruct import unique_names
-    from finola.evaluation.detection import find_in, load_finder
+    from finola.evaluation.detection import find_in
     from finola.files import naming, output_paths, write_text
     from finola.heads.mask_rcnn import Segmenter
     from finola.heads.visualisation import draw_objects
     from finola.image_io import named_photos, open_photo, photo_name, read_photo, save_photo
+    from finola.model_zoo import load_detector
 
     if not 0 <= args.score <= 1:
         raise InputError(f"--score is {args.score}, but must be between 0 and 1.")
@@ -56,7 +57,7 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
     paths, target = [out / f"{name}.png" for name in unique_names(photos)], out / "objects.json"
     inputs = input_files(map(str, photos), models=[args.model])
     output_paths([*paths, target], inputs, args.force, create=True)
-    model = load_finder(args.model)
+    model = load_detector(args.model)
     if masks and not isinstance(model, Segmenter):
         raise InputError(f"{args.model} is a detector without masks. Use finola detect, or train a segmenter.")
     failed = 0

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from finola.evaluation.latent.operations import encode, without_slack
 from finola.files import check_folder, digest_of_weights, write_tensors
+from finola.hub import resolve
 from finola.tiling import cut, pad_to_multiple
-from finola.zoo import find_trained
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -85,7 +85,7 @@ class Statistics:
 
 def kept_with(name: str) -> Path | None:
     """The statistics beside a trained model's weights, if there are any."""
-    folder = find_trained(name)
+    folder = resolve(name)
     return folder / FILE if folder is not None and (folder / FILE).is_file() else None
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from finola.data import Batch
 from finola.encoders import build_encoder
 from finola.errors import InputError
-from finola.pretrained import Pretrained
+from finola.serialization import Pretrained
 from finola.training.config import Recipe
 from finola.training.initial_weights import initialise_encoder, resolve_encoder
 from finola.training.tasks.base import Task
@@ -19,6 +19,8 @@ from finola.training.tasks.base import Task
 
 class MoCo(nn.Module, Pretrained, tags=["finola", "self-supervised"]):
     """An encoder with projection head, and the momentum copies of both that compute keys."""
+
+    model_type = "encoder"
 
     def __init__(self, encoder: str, image_size: int = 224, size: int = 128) -> None:
         super().__init__()

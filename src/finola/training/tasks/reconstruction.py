@@ -15,12 +15,13 @@ from finola.codec.calibration import FILE, Calibration, to_latents, to_q
 from finola.data import Batch
 from finola.decoders.waves import WaveDecoder
 from finola.errors import InputError
+from finola.hub import resolve
 from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
+from finola.model_zoo import create
 from finola.training.config import ModelSection, Recipe
 from finola.training.initial_weights import initialise
 from finola.training.tasks.base import Task
 from finola.wave.spectrum import Spectrum
-from finola.zoo import create, find_trained
 
 HEALTH_IMAGES = 8
 MSE_FLOOR = 1e-4  # 40 dB: limits the weight of easily reconstructed (flat) images in the PSNR loss
@@ -124,7 +125,7 @@ def reconstruct_coarsely(model: Autoencoder, images: Tensor, side: int) -> Tenso
 
 def load_calibration(recipe: Recipe, model: Autoencoder) -> Calibration:
     """Load the calibration stored with `model.weights`, for quantisation during training."""
-    folder = find_trained(recipe.model.weights) if recipe.model.weights else None
+    folder = resolve(recipe.model.weights) if recipe.model.weights else None
     if folder is None or not (folder / FILE).is_file():
         raise InputError(
             f"loss.rounded is {recipe.loss.rounded}, but model.weights={recipe.model.weights} has no calibration. "
