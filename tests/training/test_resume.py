@@ -11,11 +11,10 @@ from training.runs import STEPS_PER_EPOCH, TINY, SignalAt, killed, loss_curve, r
 from finola.cli import main
 from finola.errors import CorruptFileError, InputError
 from finola.training import trainer as engine
-from finola.training.checkpoint_files import find_resumable, read_checkpoint
-from finola.training.checkpointing import stop_signals
+from finola.training.checkpointing import find_resumable, read_checkpoint, stop_signals
 from finola.training.data_module import outlive_signals
 
-EMA = "trainer.ema=0.9"
+EMA = "trainer.ema_decay=0.9"
 
 
 @pytest.fixture(scope="module")
