@@ -36,6 +36,7 @@ OWN = (
     "schedule.epochs=2",
     "schedule.warmup_epochs=0",
     "schedule.milestones=[]",
+    "trainer.check_val_every_n_epoch=1",
     "logging.samples=2",
 )
 
