@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -16,23 +16,20 @@ from finola.hub import WEIGHTS, encoder_name, read_config, resolve
 from finola.masked import MaskedFinola
 from finola.model_zoo import load
 from finola.serialization import load_weights, read_weights
-from finola.training.config import ModelSection
+from finola.training.config import Recipe
 from finola.training.processes import print_on_rank_zero
+from finola.training.sections import ModelSection
 from finola.wave.initialisation import wave_basis
 
+R = TypeVar("R", bound=Recipe)
 
-def resolve_encoder(section: ModelSection) -> tuple[str, Path | None]:
-    """Encoder name of a recipe's model section, and the folder of its trained weights, or None."""
-    if section.weights is None:
-        return section.name, None
-    folder = find_weights_folder(section.weights)
-    name = encoder_name(folder)
-    if section.name not in ("", name):
-        raise InputError(
-            f"model.name is {section.name}, but the encoder in model.weights={section.weights} is {name}. "
-            "Leave model.name out, or choose other weights."
-        )
-    return name, folder
+
+def resolve_encoder(recipe: R) -> R:
+    """Complete a recipe without `model.name` with the name of the encoder in `model.weights`."""
+    section = recipe.model
+    if section.name or section.weights is None:
+        return recipe
+    return replace(recipe, model=replace(section, name=encoder_name(find_weights_folder(section.weights))))
 
 
 def find_weights_folder(weights: str) -> Path:
@@ -48,18 +45,29 @@ def same_shapes(given: dict[str, Tensor], own: dict[str, Tensor]) -> bool:
     return {key: value.shape for key, value in given.items()} == {key: value.shape for key, value in own.items()}
 
 
-def initialise_encoder(encoder: nn.Module, folder: Path) -> None:
-    """Initialise an encoder from a trained model of any kind."""
+def initialise_encoder(encoder: nn.Module, section: ModelSection) -> Path | None:
+    """Initialise an encoder from the trained model in `model.weights`, of any kind, and return its folder."""
+    if section.weights is None:
+        return None
+    folder = find_weights_folder(section.weights)
+    if (name := encoder_name(folder)) != section.name:
+        raise InputError(
+            f"model.name is {section.name}, but the encoder in model.weights={section.weights} is {name}. "
+            "Leave model.name out, or choose other weights."
+        )
     load_weights(encoder, read_weights(folder / WEIGHTS, "encoder."), f"{folder / WEIGHTS} (encoder)")
+    return folder
 
 
-def initialise_head(model: Any, folder: Path) -> None:
-    """Initialise the encoder from a trained model, and the head if its kind and classes match.
+def initialise_head(model: Any, section: ModelSection) -> None:
+    """Initialise the encoder from `model.weights`, and the head if its kind and classes match.
 
     This allows fine-tuning to start from a probe. Otherwise the head is randomly initialised, and a message reports
     it if the trained model has a head.
     """
-    initialise_encoder(model.encoder, folder)
+    folder = initialise_encoder(model.encoder, section)
+    if folder is None:
+        return
     config, head = read_config(folder), read_weights(folder / WEIGHTS, "head.")
     if config.get("classes") == model.classes and same_shapes(head, model.head.state_dict()):
         load_weights(model.head, head, f"{folder / WEIGHTS} (head)")
@@ -79,7 +87,7 @@ def initialise_masked(model: MaskedFinola, name: str) -> None:
     load_weights(model, given, name)
 
 
-def initialise(model: Autoencoder, name: str) -> list[str]:
+def initialise_autoencoder(model: Autoencoder, name: str) -> list[str]:
     """Initialise `model` from a trained one and return the names of the copied tensors.
 
     From a model of the same name, everything is copied; from an autoencoder with another encoder, the recurrence and
