@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import finola
-from finola.hub import bundled_models
+from finola.hub import UNTRAINED, bundled_models
 
 FROZEN = Path(__file__).parents[1] / "codec" / "frozen.finola"
 
@@ -43,7 +43,7 @@ def test_commands_without_a_model(arguments: list[str], exit_code: int, expected
 def test_the_list_of_models_has_all_bundled_ones(tmp_path: Path) -> None:
     done = run_without_torch("from finola.cli import main; sys.exit(main(['models', '--json']))", tmp_path)
     rows = json.loads(done.stdout)
-    assert {row["name"] for row in rows} >= set(bundled_models())
+    assert {row["name"] for row in rows} >= {*bundled_models(), *UNTRAINED}
     for row in rows:
         for numbers in (row["parameters"], row["multiply_adds"]):
             assert numbers["all"] == sum(value for part, value in numbers.items() if part != "all")
