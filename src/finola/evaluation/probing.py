@@ -1,8 +1,8 @@
 """Probes on cached features: the encoder computes each photo's feature map once, and heads are trained on the maps.
 
-Heads have the settings of the recipes in `RECIPES` and the optimiser, schedule and loss of `finola train`, which draws a
-new crop of every photo in every epoch. Here a photo has two views, its centre crop and the mirrored one: a probe takes
-seconds on a CPU, at slightly lower accuracy.
+Heads have the settings of the recipes in `RECIPES` and the optimiser, schedule and loss of `finola train`, which draws
+a new crop of every photo in every epoch. Here a photo has two views, its centre crop and the mirrored one: a probe
+takes seconds on a CPU, at slightly lower accuracy.
 """
 
 from __future__ import annotations
