@@ -30,8 +30,8 @@ finola classify new.jpg --model runs/finetune-w720-128/model
 `photos/` is a folder with one subfolder per class, or Parquet files with a label column; the number of classes is
 read from it and stored in the model. Recipes without `-128` have the paper's sizes and settings.
 
-`finola probe` trains its heads with the settings of `probe/lin-w720-128` and `probe/tran1-w720-128`, on cached features of the
-centre crop and its mirror image.
+`finola probe` trains its heads with the settings of `probe/lin-w720-128` and `probe/tran1-w720-128`, on cached features
+of the centre crop and its mirror image.
 
 | experiment | recipes |
 |---|---|
@@ -76,7 +76,7 @@ def study() -> str:
         f"{found['data']}, images of {found['pixels']} pixels. Every method has the same encoder "
         f"({found['encoder']}), the same photos and {found['pre_training_epochs']} epochs; fine-tuning takes "
         f"{found['fine_tuning_epochs']}. Accuracy on val photos in percent, by seed. Probes are trained on cached "
-        "features (`finola/evaluation/probing.py`), at the time of this study for 90 epochs (`lin`) and 10 (`tran-1`).\n",
+        "features (`finola/evaluation/probing.py`), in this study for 90 epochs (`lin`) and 10 (`tran-1`).\n",
         "| pre-training | " + " | ".join(PROBES) + " | minutes |",
         "|---|" + "---|" * (len(PROBES) + 1),
     ]
