@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from finola.data.detection import Fit, ObjectDataset, letterbox
 from finola.data.discovery import locate, open_source
 from finola.data.transforms import View
-from finola.evaluation.average_precision import average_precision, ground_truth
+from finola.evaluation.detection import average_precision, ground_truth
 from finola.files import write_text
-from finola.heads.criterion import set_losses
-from finola.heads.detector import Detector, readable, relative
+from finola.heads.criterion import detection_losses
+from finola.heads.detector import Detector, normalise_boxes, to_detections
 from finola.zoo import encoder_name, find_trained, load_encoder
 
 
@@ -150,7 +150,9 @@ def fit(detector: Detector, kept: Kept, args: argparse.Namespace, seed: int) -> 
                 )
             maps, sizes, targets = kept.batch(shuffled[step * args.batch : (step + 1) * args.batch])
             detector.train()
-            parts = set_losses(detector.read(maps, sizes), relative(targets, [tuple(size) for size in sizes.tolist()]))
+            parts = detection_losses(
+                detector.predict(maps, sizes), normalise_boxes(targets, [tuple(size) for size in sizes.tolist()])
+            )
             loss = torch.stack(list(parts.values())).sum()
             optimiser.zero_grad()
             loss.backward()
@@ -170,8 +172,8 @@ def measure(detector: Detector, kept: Kept, dataset: ObjectDataset, batch: int) 
     for numbers in torch.arange(len(kept.targets)).split(batch):
         maps, sizes, targets = kept.batch(numbers)
         own = [(int(height), int(width)) for height, width in sizes.tolist()]
-        for found, size, target in zip(readable(detector.read(maps, sizes), own), own, targets, strict=True):
-            results += found.resized(size, target["photo_size"]).as_coco(target["image_id"], dataset.categories)
+        for found, size, target in zip(to_detections(detector.predict(maps, sizes), own), own, targets, strict=True):
+            results += found.resized(size, target["photo_size"]).to_coco(target["image_id"], dataset.categories)
     return average_precision(ground_truth(dataset.source, range(len(dataset))), results)
 
 

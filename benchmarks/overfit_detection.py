@@ -21,7 +21,7 @@ from torch import nn
 
 from finola.data.detection import Fit, ObjectDataset, collate_objects, move_boxes
 from finola.data.discovery import locate, open_source
-from finola.evaluation.average_precision import average_precision, ground_truth
+from finola.evaluation.detection import average_precision, ground_truth
 from finola.files import write_text
 from finola.heads.detector import Detector
 
@@ -131,26 +131,25 @@ def fit(model: Any, batch: Any, args: argparse.Namespace) -> Any:
 def measure(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any) -> dict[str, Any]:
     truth, results = ground_truth(dataset.source, chosen), []
     for found, size, target in zip(in_photos(model, batch), batch.sizes.tolist(), batch.targets, strict=True):
-        results += found.resized(tuple(size), target["photo_size"]).as_coco(target["image_id"], dataset.categories)
+        results += found.resized(tuple(size), target["photo_size"]).to_coco(target["image_id"], dataset.categories)
     return {kind: average_precision(truth, results, kind) for kind in (["bbox", "segm"] if dataset.masks else ["bbox"])}
 
 
 def in_photos(model: Any, batch: Any) -> list[Any]:
     model.eval()
-    found: list[Any] = model.find(batch.images, batch.sizes)
+    found: list[Any] = model.detect(batch.images, batch.sizes)
     return found
 
 
 def draw(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any, folder: Path) -> None:
-    from finola.plotting.boxes import draw_objects
-
+    from finola.heads.visualisation import draw_detections
     from finola.image_io import save_photo
 
     folder.mkdir(parents=True, exist_ok=True)
     for number, (found, target) in enumerate(zip(in_photos(model, batch), batch.targets, strict=True)):
         height, width = batch.sizes[number].tolist()
         image = batch.images[number, :, :height, :width]
-        save_photo(draw_objects(image, found.above(0.5), dataset.names), folder / f"{target['image_id']}.png")
+        save_photo(draw_detections(image, found.above(0.5), dataset.names), folder / f"{target['image_id']}.png")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from finola.data.detection import (
 from finola.data.loader import make_loader
 from finola.data.transforms import draw
 from finola.errors import CorruptFileError, InputError
-from finola.evaluation.average_precision import ground_truth
+from finola.evaluation.detection import ground_truth
 
 SIZE = (90, 120)
 

@@ -40,10 +40,10 @@ USAGE: dict[str, tuple[str, ...]] = {
 }
 USAGE["moco"] = USAGE["masked"]
 USAGE["detect"] = USAGE["segment"] = (
-    "from finola.evaluation.detection import find_in, load_finder",
+    "from finola.evaluation.detection import detect, load_detector",
     "from finola.image_io import open_photo",
-    'model = load_finder("path/to/this/folder")',
-    'find_in(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
+    'model = load_detector("path/to/this/folder")',
+    'detect(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
 )
 """Usage example of the model card, by task."""
 

@@ -13,7 +13,7 @@ from training.runs import TINY
 
 from finola.cli import main
 from finola.data.detection import ObjectBatch
-from finola.evaluation.detection import find_in, load_finder
+from finola.evaluation.detection import detect, load_detector
 from finola.image_io import open_photo
 from finola.training import load_recipe, train
 from finola.training.loading import list_recipes, settings_of
@@ -67,10 +67,10 @@ def detector(boxes: Path, tmp_path_factory) -> Path:
 
 
 def test_a_run_makes_a_detector_with_the_file_s_classes(detector: Path, boxes: Path):
-    model = load_finder(detector)
+    model = load_detector(detector)
     assert model.classes == ["box", "bar"] and model.size == (64, 96)
-    found = find_in(model, open_photo(boxes / "val2017" / "1.png"))
-    assert len(found.labels) == 100 and (found.boxes[:, 2] <= 64).all()
+    detections = detect(model, open_photo(boxes / "val2017" / "1.png"))
+    assert len(detections.labels) == 100 and (detections.boxes[:, 2] <= 64).all()
     assert "mf-dec-211" in (detector / "README.md").read_text()
 
 
@@ -79,7 +79,7 @@ def test_a_detector_s_encoder_starts_another_run(detector: Path, boxes: Path, tm
     outcome = train(starts, tmp_path / "run", quiet=True)
     before, after = load_encoder(detector).state_dict(), load_encoder(outcome.model).state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
-    head = [load_finder(folder).head.state_dict()["queries"] for folder in (detector, outcome.model)]
+    head = [load_detector(folder).head.state_dict()["queries"] for folder in (detector, outcome.model)]
     assert torch.equal(*head)  # the same classes: fine-tuning goes on with the probe's head
 
 
@@ -88,7 +88,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(detector: Path, boxes: Path, t
     train(first, tmp_path / "run", quiet=True)
     outcome = train(own(boxes, "schedule.drops=[1]"), tmp_path / "run", resume=True, quiet=True)
     assert outcome.step == 4
-    again, before = load_finder(outcome.model).state_dict(), load_finder(detector).state_dict()
+    again, before = load_detector(outcome.model).state_dict(), load_detector(detector).state_dict()
     assert all(torch.equal(again[key], before[key]) for key in before)
 
 

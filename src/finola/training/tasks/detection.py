@@ -13,12 +13,11 @@ from torch import Tensor
 from finola.data import Loader, PhotoDataset
 from finola.data.detection import Fit, MultiScale, ObjectBatch, ObjectDataset, collate_objects
 from finola.data.transforms import Transform
-from finola.evaluation.average_precision import average_precision, ground_truth
-from finola.evaluation.detection import known
-from finola.heads.detection_model import Finder
+from finola.evaluation.detection import average_precision, ground_truth, known_classes
+from finola.heads.detection_model import DetectionModel
 from finola.heads.detector import Detector, image_sizes
 from finola.heads.mask_rcnn import Segmenter
-from finola.heads.visualisation import draw_objects
+from finola.heads.visualisation import draw_detections
 from finola.training.config import Recipe
 from finola.training.data_module import Photos
 from finola.training.initial_weights import initialise_head, resolve_encoder
@@ -62,7 +61,7 @@ class Detect(Task):
 
     monitor: ClassVar[str] = "ap"
     masks: ClassVar[bool] = False
-    model: Finder
+    model: DetectionModel
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
@@ -75,7 +74,7 @@ class Detect(Task):
         self._results: list[dict[str, Any]] = []
         self._seen: list[int] = []
 
-    def build(self, encoder: str) -> Finder:
+    def build(self, encoder: str) -> DetectionModel:
         """Build the model with randomly initialised weights."""
         head, section = self.recipe.head, self.recipe.objects
         return Detector(
@@ -98,11 +97,11 @@ class Detect(Task):
         if self.skip_validation:
             return
         sizes = image_sizes(batch.images, batch.sizes)
-        for number, found in enumerate(self.model.find(batch.images, batch.sizes)):
+        for number, detections in enumerate(self.model.detect(batch.images, batch.sizes)):
             target = batch.targets[number]
             if not batch.replaced[number]:
-                photo = found.resized(sizes[number], target["photo_size"])
-                self._results += known(photo.as_coco(target["image_id"], self._val.categories))
+                photo = detections.resized(sizes[number], target["photo_size"])
+                self._results += known_classes(photo.to_coco(target["image_id"], self._val.categories))
                 self._seen.append(int(batch.indices[number]))
         if batch_idx == 0:
             count = self.recipe.logging.samples
@@ -123,9 +122,11 @@ class Detect(Task):
     def draw(self, images: Tensor) -> Tensor:
         """Draw the detected objects on the sample photos."""
         drawn = images.clone()
-        for number, found in enumerate(self.model.find(images, self._sizes)):
+        for number, detections in enumerate(self.model.detect(images, self._sizes)):
             height, width = image_sizes(images, self._sizes)[number]
-            drawing = draw_objects(images[number, :, :height, :width], found.above(MIN_SCORE), self.model.classes)
+            drawing = draw_detections(
+                images[number, :, :height, :width], detections.above(MIN_SCORE), self.model.classes
+            )
             drawn[number, :, :height, :width] = drawing.to(drawn) / 255
         return drawn
 
@@ -141,7 +142,7 @@ class Segment(Detect):
     monitor: ClassVar[str] = "mask_ap"
     masks: ClassVar[bool] = True
 
-    def build(self, encoder: str) -> Finder:
+    def build(self, encoder: str) -> DetectionModel:
         head, section = self.recipe.head, self.recipe.objects
         return Segmenter(
             *(encoder, head.kind, self.recipe.classes),
