@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from finola.compare.report import NAMES, by_latents, by_rate
-from finola.plotting.rate_distortion import draw
+from finola.plotting.rate_distortion import plot_rate_distortion
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -111,6 +111,6 @@ def load() -> dict[str, dict[str, Any]]:
 if __name__ == "__main__":
     results = load()
     for name, result in results.items():
-        draw(result, HERE / "images" / f"compare-{name}.png")
+        plot_rate_distortion(result, HERE / "images" / f"compare-{name}.png")
     (HERE / "compare.md").write_text(page(results))
     print("docs/compare.md")

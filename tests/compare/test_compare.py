@@ -48,9 +48,9 @@ def means(result: dict[str, object]) -> dict[str, tuple[object, ...]]:
 
 
 def test_metrics_are_correct_and_independent_of_workers(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore
-    one = compare(folder, "--peers", *METHODS, "--workers", "1")
+    one = compare(folder, "--methods", *METHODS, "--workers", "1")
     (tmp_path / "cache").rename(tmp_path / "old")
-    two = compare(folder, "--peers", *METHODS, "--workers", "2")
+    two = compare(folder, "--methods", *METHODS, "--workers", "2")
     for word, (*quality, latents, bpp) in means(two).items():
         assert (latents, bpp) == means(one)[word][2:]
         # A worker has one thread, so float32 sums over thousands of pixels may have another order: about 1e-6.
@@ -64,20 +64,20 @@ def test_metrics_are_correct_and_independent_of_workers(folder: Path, tmp_path: 
 
 
 def test_second_run_uses_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore
-    first = compare(folder, "--peers", "dct:1", "dct:3", "--workers", "1")
+    first = compare(folder, "--methods", "dct:1", "dct:3", "--workers", "1")
     monkeypatch.setattr(runner, "rows_of", lambda *_: pytest.fail("measured again"))
-    assert means(compare(folder, "--peers", "dct:1", "dct:3", "--workers", "1")) == means(first)
+    assert means(compare(folder, "--methods", "dct:1", "dct:3", "--workers", "1")) == means(first)
 
 
 def test_interrupted_run_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore
-    whole = means(compare(folder, "--peers", "dct:1", "--workers", "1"))
+    whole = means(compare(folder, "--methods", "dct:1", "--workers", "1"))
     cached = next((folder.parent / "cache").glob("*.jsonl"))
     lines = cached.read_text().splitlines(keepends=True)
     cached.write_text(lines[0] + lines[1][: len(lines[1]) // 2])  # as if killed while writing the second line
     measured = []
     rows_of = runner.rows_of
     monkeypatch.setattr(runner, "rows_of", lambda image, methods: measured.append(1) or rows_of(image, methods))
-    assert means(compare(folder, "--peers", "dct:1", "--workers", "1")) == whole
+    assert means(compare(folder, "--methods", "dct:1", "--workers", "1")) == whole
     assert len(measured) == 2
 
 
@@ -95,7 +95,7 @@ def test_all_default_methods_on_a_folder(folder: Path, capsys) -> None:  # type:
 
 def test_photo_files_and_printed_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photo = str(next((folder / "test").iterdir()))
-    assert main(["compare", photo, "--peers", "dct:1", "jpeg@2", "--cache", str(folder.parent / "c")]) == 0
+    assert main(["compare", photo, "--methods", "dct:1", "jpeg@2", "--cache", str(folder.parent / "c")]) == 0
     shown = capsys.readouterr().out
     assert "DCT, first 1" in shown and "20.6" in shown and "quoted" in shown
 
@@ -103,10 +103,10 @@ def test_photo_files_and_printed_table(folder: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "values"),
     [
-        (["--peers", "dctt:3"], ["dctt:3", "dct"]),
-        (["--peers", "dct:x"], ["dct:x", "'x'"]),
-        (["--peers", "klt48:3"], ["klt48:3", "256"]),
-        (["--peers", "vae:nowhere"], ["nowhere"]),
+        (["--methods", "dctt:3"], ["dctt:3", "dct"]),
+        (["--methods", "dct:x"], ["dct:x", "'x'"]),
+        (["--methods", "klt48:3"], ["klt48:3", "256"]),
+        (["--methods", "vae:nowhere"], ["nowhere"]),
         (["--plot", "no/such/folder.png"], [str(Path("no/such"))]),
     ],
 )

@@ -14,7 +14,7 @@ from PIL import Image
 
 from finola.data.detection import Fit, ObjectDataset, letterbox
 from finola.data.sources import Source
-from finola.data.transforms import draw
+from finola.data.transforms import render_views
 from finola.errors import InputError, MissingFileError
 from finola.heads.detection_model import DetectionModel, Detections
 from finola.heads.detector import Detector
@@ -55,7 +55,7 @@ def detect(model: DetectionModel, photo: Image.Image, *, score: float = 0.0, nam
     """
     size = shown_size(photo, name)
     view = Fit(*model.size).view(size, np.random.default_rng(0))
-    images, sizes = letterbox([draw(photo, [view], name)[0]])
+    images, sizes = letterbox([render_views(photo, [view], name)[0]])
     [detections] = model.detect(images.float() / 255, sizes)
     return detections.above(score).resized(view.size, size)
 
