@@ -24,9 +24,10 @@ rate–distortion curve. Where no quality fits, the smallest file is used, so th
 reaches 28.22 dB at 0.186 bits per pixel on Kodak (`results/compare-kodak-files.json`). `finola compare` now turns it
 on; the tables below were not measured again.
 
-The DCT, DWT and DTCWT retain the same coefficients as in the paper's tables. The paper does not name its wavelet;
-its coefficient counts imply six taps, and db3 (Daubechies) is used here. The KLT is fitted to the train split of
-photos256, 4,866 photos: on whole photos these are too few, on 64×64 tiles it is the strongest linear code.
+The DCT, DWT and DTCWT retain the same coefficients as in Table 5 (`table:comp-dct`) and Table 6 (`table:comp-dwt`). The
+paper does not name its wavelet; its coefficient counts imply six taps, and db3 (Daubechies) is used here. The KLT is
+fitted to the train split of photos256, 4,866 photos: on whole photos these are too few, on 64×64 tiles it is the
+strongest linear code.
 `waves/…` models are wave initialisations without training; `tile64`, `tile64-512` and `photo256` are the bundled
 trained models.
 """
@@ -95,10 +96,10 @@ def quoted_tables(quoted: dict[str, Any]) -> str:
     others = [e for e in quoted["latents"] if e.get("of_others")]
     text = "\n## Quoted from the paper\n\nImageNet-1K val, 256×256. Not measured here.\n\n"
     text += table(["method", "latents", "PSNR"], [[e["method"], f"{e['latents']}", f"{e['psnr']:.1f}"] for e in own])
-    text += "\nAutoencoders of other authors, as quoted in the paper:\n\n"
+    text += "\nAutoencoders of other authors, as quoted in Table 15 (`table:comp-diffusion`):\n\n"
     rows = [[e["method"], e["shape"], f"{e['latents'] or ''}", f"{e['psnr']:.1f}"] for e in others]
     text += table(["method", "shape", "latents", "PSNR"], rows)
-    text += "\nThe paper's comparison in bits per pixel:\n\n"
+    text += "\nIn bits per pixel, Table 8 (`table:comp-jpeg`):\n\n"
     rows = [[e["method"], e["data"], f"{e['bpp']:.2f}", f"{e['psnr']:.1f}"] for e in quoted["bits"]]
     return text + table(["method", "data", "bpp", "PSNR"], rows)
 

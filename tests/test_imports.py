@@ -13,8 +13,20 @@ import finola
 
 ROOT = Path(finola.__file__).parent
 LAYERS = (
-    {"errors", "files", "config", "kernels", "propagation", "transitions", "tiling", "metrics", "image_io", "checks"}
-    | {"pooling", "folding", "serialization", "pretrained"},
+    {
+        "errors",
+        "files",
+        "config",
+        "paper",
+        "kernels",
+        "propagation",
+        "transitions",
+        "tiling",
+        "metrics",
+        "image_io",
+        "checks",
+    }
+    | {"paper", "pooling", "folding", "serialization", "pretrained"},
     {"encoders", "decoders", "wave", "autoencoder", "masked", "heads", "zoo", "weights"},
     {"codec", "data"},
     {"training", "evaluation", "baselines", "compare", "bench", "recipes"},

@@ -17,7 +17,7 @@ def test_every_column_of_the_table_gives_pixels(cell):
 
 
 def test_the_columns_differ_as_the_table_says():
-    """Column 8² has one res-conv and one up-conv of 512 more than column 16²: 27·512² weights (FACTS §4)."""
+    """Column 8² has one res-conv and one up-conv of 512 more than column 16²: 27·512² weights."""
     with torch.device("meta"):
         convolutions = {
             cell: sum(p.numel() for p in UpsamplingDecoder(512, cell).parameters() if p.ndim == 4) for cell in (32, 16)

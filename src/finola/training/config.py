@@ -1,4 +1,7 @@
-"""Configuration of a training run: typed sections whose defaults follow the paper where it gives them (Table 12)."""
+"""Configuration of a training run: typed sections whose defaults follow the paper where it gives them.
+
+The training settings of the paper are Table 13 (table:appendix:FINOLA).
+"""
 
 from __future__ import annotations
 
