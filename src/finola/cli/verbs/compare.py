@@ -183,7 +183,8 @@ def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespac
 
 def _show(result: dict[str, Any]) -> None:
     from finola.cli.output import print_table
-    from finola.compare.report import NAMES, by_latents, by_rate
+    from finola.compare.bjontegaard import MIN_RATIO
+    from finola.compare.report import NAMES, by_latents, by_rate, fixed_length
 
     where = f"{result['images']} photos of {result['data']}"
     columns = ["PSNR", "SSIM", "MS-SSIM", "encode*", "decode*"]
@@ -199,12 +200,21 @@ def _show(result: dict[str, Any]) -> None:
     for rate, table in by_rate(result["methods"]).items():
         body = [(m["label"], f"{m['bpp']:.3f}", *_metrics(m)) for m in table]
         print_table(f"files of at most {rate} bits per pixel: {where}", ["", "bpp", *columns], body)
+    if plain := fixed_length(result["methods"]):
+        body = [(m["label"], f"{m['bpp']:.3f}", *_metrics(m)) for m in plain]
+        print_table(f"four bits per latent without entropy coding: {where}", ["", "bpp", *columns], body)
     if result["against_jpeg"]:
         body = [
-            (NAMES.get(name, name), _optional(d["bd_rate_percent"], "+.1f", " %"), _optional(d["bd_psnr_db"], "+.2f"))
+            (
+                NAMES.get(name, name),
+                "–".join(f"{rate:.2f}" for rate in d["rates"] or ()),
+                _optional(d["bd_rate_percent"], "+.1f", " %"),
+                _optional(d["bd_psnr_db"], "+.2f"),
+            )
             for name, d in result["against_jpeg"].items()
         ]
-        print_table("against optimised JPEG (Bjøntegaard)", ["", "rate", "PSNR, dB"], body)
+        print_table("against optimised JPEG (Bjøntegaard)", ["", "common bpp", "rate", "PSNR, dB"], body)
+        print(f"Deltas are omitted where the highest common rate is less than {MIN_RATIO:g} times the lowest.")
     if any(m["bpp"] is not None for m in result["methods"]):
         bits = [(e["method"], e["data"], f"{e['bpp']:.2f}", f"{e['psnr']:.1f}") for e in result["quoted"]["bits"]]
         print_table("quoted from the paper, not measured here", ["", "data", "bpp", "PSNR"], bits)
