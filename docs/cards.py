@@ -33,6 +33,12 @@ STAGES = {
     "masked-b-w720": ("train-masked-b-w720/pre-training", "train-masked-b-w720"),
 }
 """Run directories in results/ of all stages of training; each has the settings of its run in recipe.yaml."""
+STAGES_HEAD = """The weights were made with these settings, one stage after the other, on two shared CPU cores. Recipes of the package
+may have changed since.
+
+| settings | steps | images per step | minutes | seed |
+|---|---|---|---|---|
+"""
 TERMS = """## Licence
 The code is Apache-2.0. **The weights have a separate licence: non-commercial research only**, as the photos on which
 they were trained (ImageNet-derived: non-commercial research, no redistribution; Pixabay: Pixabay Content License).
@@ -78,12 +84,7 @@ def _training(name: str, stages: dict[str, tuple[dict[str, Any], dict[str, Any]]
         f"{summary['seconds'] / 60:.0f} | {recipe['seed']} |"
         for stage, (recipe, summary) in stages.items()
     ]
-    text = """The weights were made with these settings, one stage after the other, on two shared CPU cores. Recipes of the package
-may have changed since.
-
-| settings | steps | images per step | minutes | seed |
-|---|---|---|---|---|
-""" + "\n".join(rows)
+    text = STAGES_HEAD + "\n".join(rows)
     notes = RESULTS / f"train-{name}" / "README.md"
     return text + ("\n\n" + notes.read_text().partition("\n\n")[2].strip("\n") if notes.exists() else "")
 
