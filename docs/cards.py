@@ -33,8 +33,8 @@ STAGES = {
     "masked-b-w720": ("train-masked-b-w720/pre-training", "train-masked-b-w720"),
 }
 """Run directories in results/ of all stages of training; each has the settings of its run in recipe.yaml."""
-STAGES_HEAD = """The weights were made with these settings, one stage after the other, on two shared CPU cores. Recipes of the package
-may have changed since.
+STAGES_HEAD = """The weights were made with these settings, one stage after the other, on two shared CPU cores.
+Recipes of the package may have changed since.
 
 | settings | steps | images per step | minutes | seed |
 |---|---|---|---|---|
