@@ -28,7 +28,8 @@ from finola.evaluation.detection import average_precision, ground_truth
 from finola.files import write_text
 from finola.heads.criterion import detection_losses
 from finola.heads.detector import Detector, normalise_boxes, to_detections
-from finola.zoo import encoder_name, find_trained, load_encoder
+from finola.hub import encoder_name, resolve
+from finola.model_zoo import load_encoder
 
 
 class Mirrored(Fit):
@@ -108,7 +109,7 @@ def compare(name: str, model: str, args: argparse.Namespace) -> list[dict[str, A
         f"{name}: maps of {len(learned.targets) + len(held.targets)} photos in {time.monotonic() - started:.0f} s",
         flush=True,
     )
-    folder = find_trained(model)
+    folder = resolve(model)
     rows = []
     for seed in range(args.seeds):
         torch.manual_seed(seed)

@@ -169,7 +169,16 @@ def read_recipe(samples: Samples, rng: random.Random, folder: Path) -> None:
     else:
         data = b"base: smoke\n"
         key = rng.choice(
-            ("seed", "about", "data.path", "optimiser.groups", "optimiser.groups.a", "loss.steps", "x.y", "")
+            (
+                "seed",
+                "about",
+                "data.path",
+                "optimiser.groups",
+                "optimiser.groups.a",
+                "loss.quantisation_steps",
+                "x.y",
+                "",
+            )
         )
         overrides = [f"{key}={mutations.dump(odd_value(rng)).decode()}"]
     path.write_bytes(data)

@@ -22,8 +22,8 @@ from finola.data import CentreCrop, make_loader, open_data
 from finola.data.sources import evenly
 from finola.evaluation.probing import accuracy, extract, knn, train_head
 from finola.files import write_text
+from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
-from finola.zoo import load_encoder
 
 METHODS = ("random", "finola", "masked-e", "masked-b", "moco", "supervised")
 PROBES = ("lin", "knn", "tran-1", "fine-tuned")
@@ -40,12 +40,17 @@ def pre_training(method: str, size: int, epochs: float, seed: int, photos: int |
         f"data.limit={photos or 'null'}",
     ]
     words += ["data.path=imagenette128", f"data.size={size}", "trainer.accelerator=auto", "logging.samples=0"]
-    words += ["data.scale=[0.2,1.0]", "trainer.validate_every=100", "data.batch_size=64", "logging.health=false"]
+    words += [
+        "data.scale=[0.2,1.0]",
+        "trainer.check_val_every_n_epoch=100",
+        "data.batch_size=64",
+        "logging.health=false",
+    ]
     if method == "finola":
         return "cpu/channels/256", [
             *words,
             f"model.name=mf-w720/256x1@{cells}:{size}+patch",
-            "optimiser.base_rate=2e-3",
+            "optimiser.base_lr=2e-3",
         ]
     if method.startswith("masked-"):
         variant = method[-1]
@@ -109,7 +114,11 @@ def fine_tune(encoder, head, classes: list[str], seed: int, args: argparse.Names
     model.head.load_state_dict(head.state_dict())
     model.save_pretrained(folder / "probe")
     words = [f"model.weights={folder / 'probe'}", f"seed={seed}", f"data.size={args.size}", "data.batch_size=64"]
-    words += [f"schedule.epochs={args.tuning}", "schedule.warmup_epochs=0.5", f"trainer.validate_every={args.tuning}"]
+    words += [
+        f"schedule.epochs={args.tuning}",
+        "schedule.warmup_epochs=0.5",
+        f"trainer.check_val_every_n_epoch={args.tuning}",
+    ]
     words += [f"data.limit={args.photos or 'null'}"]
     outcome = train(load_recipe("finetune/w720-128", words), folder / "fine-tuning", resume=True, quiet=True)
     return outcome.best["accuracy"]

@@ -8,10 +8,11 @@ from typing import Any
 
 import yaml
 
+from finola.hub import BUNDLED, bundled_models, read_config
 from finola.image_io import read_photo
+from finola.model_zoo import load
 from finola.plotting.waves import plot_waves
 from finola.wave.analysis import waves
-from finola.zoo import BUNDLED, bundled_classifiers, bundled_names, load, read_config
 
 RESULTS = Path(__file__).parent.parent / "results"
 DESCRIPTIONS = {
@@ -105,7 +106,7 @@ def _metrics(name: str) -> str:
 
 
 def main() -> None:
-    for name in [*bundled_names(), *bundled_classifiers()]:
+    for name in bundled_models():
         config = read_config(BUNDLED / name)
         if "classes" not in config:
             found, photo = waves(load(name)), read_photo("skimage:astronaut")

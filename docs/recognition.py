@@ -41,7 +41,7 @@ read from it and stored in the model. Recipes without `-128` have the paper's si
 | reconstruction with a frozen masked encoder (appendix C) | `masked/recon-{e,b}-w2880` |
 
 The encoder of any of these models can initialise any other: `model.weights=runs/…/model` in a recipe,
-`finola.zoo.load_encoder(name)` in code. A checkpoint always contains the decoder too.
+`finola.load_encoder(name)` in code. A checkpoint always contains the decoder too.
 """
 
 STUDY_NOTES = """\

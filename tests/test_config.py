@@ -4,7 +4,7 @@ import pytest
 
 from finola.config import ModelConfig
 from finola.errors import InputError
-from finola.zoo import PAPER
+from finola.model_zoo import PAPER
 
 NAMES = [name for names in PAPER.values() for name in names] + [
     "mf-w720/512x1@16+corner",

@@ -13,21 +13,9 @@ import finola
 
 ROOT = Path(finola.__file__).parent
 LAYERS = (
-    {
-        "errors",
-        "files",
-        "config",
-        "paper",
-        "kernels",
-        "propagation",
-        "transitions",
-        "tiling",
-        "metrics",
-        "image_io",
-        "checks",
-    }
-    | {"paper", "pooling", "folding", "serialization", "pretrained"},
-    {"encoders", "decoders", "wave", "autoencoder", "masked", "heads", "zoo", "weights"},
+    {"errors", "files", "config", "kernels", "propagation", "transitions", "tiling", "metrics", "image_io", "checks"}
+    | {"paper", "pooling", "folding", "serialization", "hub"},
+    {"encoders", "decoders", "wave", "autoencoder", "masked", "heads", "model_zoo", "weights"},
     {"codec", "data"},
     {"training", "evaluation", "baselines", "compare", "bench", "recipes"},
     {"plotting"},

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from sequential import sequential, walk
 
+import finola
 from finola.propagation import CORNERS, EPS, Coefficients, normalise, propagate, start_positions
 from finola.transitions import (
     BatchNormLinear,
@@ -262,3 +268,37 @@ def test_invalid_arguments_raise(change, sentence):
 def test_a_square_map_and_the_centre_can_be_given_in_short() -> None:
     q, coefficients = torch.randn(1, 1, 8), Coefficients(*torch.randn(4, 8, 8))
     assert torch.equal(propagate(q, coefficients, 5, "centre"), propagate(q, coefficients, (5, 5), "center"))
+
+
+def test_propagation_does_not_import_the_compiler() -> None:
+    """torch._dynamo takes a second and 150 MB, and is needed only by torch.compile."""
+    code = """
+import sys, torch, finola
+z = finola.propagate(torch.randn(2, 1, 8), finola.Coefficients(*torch.randn(4, 8, 8)), size=4)
+assert z.shape == (2, 8, 4, 4) and "torch._dynamo" not in sys.modules
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(finola.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # raised by torch.compile
+@pytest.mark.parametrize("start", ["center", "scatter"])
+def test_a_compiled_function_runs_the_fast_path_uncompiled(start: str) -> None:
+    """The compiled graphs hold what surrounds the recurrence, and none of its products."""
+    compiled: list[str] = []
+
+    def backend(graph, _):
+        compiled.extend(str(node.target) for node in graph.graph.nodes if node.op.startswith("call"))
+        return graph
+
+    matrices = Coefficients(*(0.1 * torch.randn(4, 8, 8)))
+    q = torch.randn(2, 4, 8, requires_grad=True)
+
+    def around(q):
+        return propagate(q.tanh(), matrices, 6, start).relu()
+
+    torch.compiler.reset()
+    out = torch.compile(around, backend=backend)(q)
+    torch.testing.assert_close(out, around(q))
+    assert "tanh" in str(compiled) and "relu" in str(compiled)
+    assert not [name for name in compiled if "mm" in name or "addcmul" in name or "norm" in name]

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from finola.codec.codec import compress as compress
     from finola.codec.codec import decompress as decompress
     from finola.config import ModelConfig as ModelConfig
+    from finola.model_zoo import create as create
+    from finola.model_zoo import load as load
+    from finola.model_zoo import load_classifier as load_classifier
+    from finola.model_zoo import load_detector as load_detector
+    from finola.model_zoo import load_encoder as load_encoder
     from finola.propagation import Coefficients as Coefficients
     from finola.propagation import propagate as propagate
     from finola.wave.analysis import waves as waves
     from finola.wave.initialisation import initialise_waves as initialise_waves
-    from finola.zoo import create as create
-    from finola.zoo import load as load
 
 __version__ = "0.1.0"
 
@@ -29,10 +32,13 @@ _MODULES = {
     "Coefficients": "finola.propagation",
     "ModelConfig": "finola.config",
     "compress": "finola.codec.codec",
-    "create": "finola.zoo",
+    "create": "finola.model_zoo",
     "decompress": "finola.codec.codec",
     "initialise_waves": "finola.wave.initialisation",
-    "load": "finola.zoo",
+    "load": "finola.model_zoo",
+    "load_classifier": "finola.model_zoo",
+    "load_detector": "finola.model_zoo",
+    "load_encoder": "finola.model_zoo",
     "propagate": "finola.propagation",
     "waves": "finola.wave.analysis",
 }
@@ -45,6 +51,9 @@ __all__ = [
     "decompress",
     "initialise_waves",
     "load",
+    "load_classifier",
+    "load_detector",
+    "load_encoder",
     "propagate",
     "waves",
 ]

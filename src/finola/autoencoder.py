@@ -11,14 +11,12 @@ from finola.checks import check_values
 from finola.config import ModelConfig, show_size
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
-from finola.decoders.waves import ConvRefinement, WaveDecoder
 from finola.encoders import build_encoder
-from finola.encoders.waves import WaveEncoder
 from finola.errors import InputError, UnknownNameError
 from finola.folding import fold_norms
-from finola.pooling import AttentionPool
-from finola.pretrained import Pretrained
+from finola.pooling import build_pool
 from finola.propagation import Order, propagate, start_positions
+from finola.serialization import Pretrained
 from finola.tiling import BLOCK, cut, decode_blocks, grid_of, join, pad_to_multiple
 from finola.transitions import DIRECTIONS, Transition, build_transition, check_named, prepared
 from finola.wave.initialisation import initialise_waves
@@ -38,6 +36,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
     torch.Size([2, 3, 64, 64])
     """
 
+    model_type = "autoencoder"
     transition: nn.Module
 
     def __init__(self, name: str, init: str | None = None) -> None:
@@ -53,14 +52,9 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
             transition = build_transition(config.transition, config.speeds, config.channels)
             self._freeze_unused(transition, starts)
             self.transition = transition
-        if config.is_waves:
-            self.encoder: nn.Module = WaveEncoder(config, config.encoder.partition("+")[2] or None)
-            self.pool: nn.Module = nn.Identity()
-            self.decoder: nn.Module = wave_decoder(config)
-        else:
-            self.encoder = build_encoder(config.encoder, config.image_size)
-            self.pool = AttentionPool(int(self.encoder.channels), config.channels, config.paths)  # type: ignore[arg-type]
-            self.decoder = build_decoder(config)
+        self.encoder = build_encoder(config.encoder, config.image_size, config)
+        self.pool = build_pool(self.encoder, config.channels, config.paths)
+        self.decoder = build_decoder(config)
         if config.is_waves or init == "waves":
             initialise_waves(self)
 
@@ -180,12 +174,6 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
     def halves(self) -> tuple[nn.Module, nn.Module]:
         """Return two modules, images → q and q → images, that `torch.export` can export separately."""
         return _Half(self, self.encode), _Half(self, lambda q: self.decode(self.propagate(q)))
-
-
-def wave_decoder(config: ModelConfig) -> WaveDecoder:
-    """Build the decoder of a `waves…` model, with convolutional refinement if the name includes it."""
-    refined = "+" in config.encoder
-    return WaveDecoder(config, ConvRefinement(config.channels, config.cell) if refined else None)
 
 
 class _Half(nn.Module):

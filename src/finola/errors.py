@@ -32,3 +32,12 @@ class MissingFileError(FinolaError, FileNotFoundError):
 
 class OutputExistsError(FinolaError, FileExistsError):
     """The output would overwrite an existing file or an input."""
+
+
+def first_line(error: BaseException) -> str:
+    """First line of an exception's message without its full stop, to be quoted in another message.
+
+    >>> first_line(ValueError("too long.\\nDetails follow."))
+    'too long'
+    """
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:300]

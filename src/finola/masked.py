@@ -22,8 +22,8 @@ from finola.decoders import build_decoder
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
 from finola.pooling import AttentionPool
-from finola.pretrained import Pretrained
 from finola.propagation import Direction, Position, Step, propagate
+from finola.serialization import Pretrained
 from finola.transitions import build_transition, check_named, prepared
 
 VARIANTS = ("e", "b")
@@ -44,6 +44,8 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
     >>> model(torch.rand(2, 3, 64, 64), places).images.shape
     torch.Size([2, 3, 64, 64])
     """
+
+    model_type = "masked"
 
     def __init__(self, name: str, variant: str = "b", *, one_jump: bool = False) -> None:
         super().__init__()

@@ -25,3 +25,10 @@ class AttentionPool(nn.Module):
         queries = self.queries.expand(tokens.shape[0], -1, -1)  # (N, M, C)
         q: Tensor = self.attention(queries, tokens, tokens, need_weights=False)[0]
         return q
+
+
+def build_pool(encoder: nn.Module, channels: int, paths: int) -> nn.Module:
+    """Attention pooling of the feature map of `encoder`, or the identity if the encoder computes q itself."""
+    if getattr(encoder, "returns_q", False):
+        return nn.Identity()
+    return AttentionPool(int(encoder.channels), channels, paths)  # type: ignore[arg-type]

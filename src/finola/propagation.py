@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, Protocol
@@ -136,7 +137,7 @@ def propagate(
 
     recomputed = checkpointing and torch.is_grad_enabled()
     if isinstance(coefficients, Coefficients) and order == "mean" and not torch.compiler.is_exporting():
-        grow: Callable[..., Tensor | None] = partial(_grow_eagerly, coefficients=coefficients, size=size)
+        grow: Callable[..., Tensor | None] = partial(_uncompiled(), coefficients=coefficients, size=size)
     else:
         grow = partial(_grow, step=coefficients, size=size, order=order)
     z: Tensor | None = None  # (N, H, W, C)
@@ -156,8 +157,15 @@ def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coef
     return grow_without_gradients(phi, coefficients, size, cell, z)
 
 
-# Not compiled: unrolling a chain of large matrix products into one graph saves no time.
-_grow_eagerly: Callable[..., Tensor] = torch.compiler.disable(_grow_fast)
+def _uncompiled() -> Callable[..., Tensor]:
+    """`_grow_fast`, excluded from torch.compile: unrolling a chain of large products into one graph saves no time.
+
+    torch.compiler.disable imports torch._dynamo, which takes a second and 150 MB; without torch.compile it is not used.
+    """
+    if torch.compiler.is_compiling() or "torch._dynamo" in sys.modules:
+        disabled: Callable[..., Tensor] = torch.compiler.disable(_grow_fast)
+        return disabled
+    return _grow_fast
 
 
 def _grow(phi: Tensor, z: Tensor | None, cell: Position, step: Step, size: Position, order: Order) -> Tensor | None:

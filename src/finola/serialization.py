@@ -1,70 +1,136 @@
-"""Read config.json and model.safetensors from untrusted sources and load weights strictly."""
+"""Save and load models: `save_pretrained` and `from_pretrained`, with weights of untrusted origin loaded strictly."""
 
 from __future__ import annotations
 
-import json
+import inspect
 import math
-import types
+import os
+import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn, Union, get_args, get_origin
+from typing import Any, ClassVar, Self, get_type_hints
 
 import torch
+from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from finola.errors import CorruptFileError, MissingFileError
+from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
+from finola.files import share
+from finola.hub import CONFIG, WEIGHTS, check_fields, check_type, read_config, resolve
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-CONFIG_BYTES = 16 * 2**20  # enough for a million class names
 SHOWN = 3  # keys listed in an error message
 ROOM = 2**24  # elements that a model may allocate in addition, for buffers that are not stored
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file; raise CorruptFileError for any other content."""
-    try:
-        size = path.stat().st_size
-        if size > CONFIG_BYTES:
-            raise CorruptFileError(f"Corrupt file {path}: {size} bytes, more than the limit of {CONFIG_BYTES}.")
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except FileNotFoundError as error:
-        raise MissingFileError(f"{path} does not exist. A model folder contains {CONFIG} and {WEIGHTS}.") from error
-    except CorruptFileError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"Corrupt file {path}: it is not valid JSON ({_first_line(error)}).") from error
-    if not isinstance(content, dict):
-        raise CorruptFileError(f"Corrupt file {path}: expected a JSON object, got {type(content).__name__}.")
-    return content
+class Pretrained(PyTorchModelHubMixin, library_name="finola"):
+    """`save_pretrained`, `from_pretrained` and `push_to_hub`, safetensors only.
+
+    config.json holds the arguments of the constructor and the `type` of the model.
+    """
+
+    model_type: ClassVar[str]  # a key of `finola.hub.TYPES`
+    arguments: dict[str, Any]  # of the constructor
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        model: Self = super().__new__(cls, *args, **kwargs)
+        bound = inspect.signature(cls.__init__).bind_partial(model, *args, **kwargs)  # copy and pickle pass none
+        bound.apply_defaults()
+        model.arguments = dict(list(bound.arguments.items())[1:])
+        return model
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        map_location: str = "cpu",
+        revision: str | None = None,
+        cache_dir: str | Path | None = None,
+        force_download: bool = False,
+        token: str | bool | None = None,
+        local_files_only: bool = False,
+        **settings: Any,
+    ) -> Self:
+        """Load a bundled model, a folder or a hub id, in evaluation mode; `settings` replace fields of config.json.
+
+        Weights are loaded strictly: missing or unexpected keys and mismatched shapes raise CorruptFileError, as does a
+        configuration that is malformed or describes a model far larger than its weights. Pickle files are never read.
+        """
+        name = pretrained_model_name_or_path
+        folder = resolve(
+            name,
+            revision=revision,
+            cache_dir=cache_dir,
+            force_download=force_download,
+            token=token,
+            local_files_only=local_files_only,
+        )
+        if folder is None:
+            raise MissingFileError(f"No bundled model, folder or Hub repository named '{name}'.")
+        config = read_config(folder)
+        check_type(name, config, cls.model_type)
+        model = cls._build({key: value for key, value in config.items() if key != "type"}, settings, folder)
+        load_weights(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)  # type: ignore[arg-type]
+        model.to(map_location).eval()  # type: ignore[attr-defined]
+        return model
+
+    @classmethod
+    def _build(cls, config: dict[str, Any], settings: dict[str, Any], folder: Path) -> Self:
+        """Build the configured model for weights that follow; its memory is bounded by the size of their file."""
+        parameters = list(inspect.signature(cls.__init__).parameters)[1:]
+        unknown = settings.keys() - set(parameters)
+        if unknown:
+            raise InputError(
+                f"{cls.__name__} has no setting {', '.join(sorted(unknown))}; available: {', '.join(parameters)}."
+            )
+        hints = get_type_hints(cls.__init__)
+        check_fields(config, {name: hints[name] for name in parameters}, folder / CONFIG)
+        with building_for(folder / WEIGHTS, folder / CONFIG) as shapes:
+            check_numbers(_numbers(config), shapes)
+            try:
+                return cls(**config | settings)
+            except TooLarge:
+                raise
+            # The configuration is untrusted and reaches constructors of timm and torchvision, which raise any class.
+            except Exception as error:
+                raise CorruptFileError(
+                    f"Corrupt file {folder / CONFIG}: no model can be built from it: {first_line(error)}."
+                ) from error
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
+        """Write config.json and model.safetensors, each atomically."""
+        self.check_saveable()
+        target = Path(save_directory)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            kwargs["config"] = {"type": self.model_type, **self.arguments}
+            result = super().save_pretrained(temporary, **kwargs)
+            target.mkdir(exist_ok=True)
+            for file in sorted(temporary.iterdir()):
+                share(file)
+                os.replace(file, target / file.name)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return result
+
+    def check_saveable(self) -> None:
+        """Raise InputError if config.json cannot describe the model, so that loading would not restore it."""
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def check_types(config: Mapping[str, Any], hints: Mapping[str, Any], path: Path) -> None:
-    """Raise CorruptFileError if a field of `config` is unknown or does not have the type given by `hints`."""
+def _numbers(config: dict[str, Any]) -> Iterator[int]:
+    """All integers of a configuration, including those in a model's one-line name."""
     for key, value in config.items():
-        if key not in hints:
-            known = ", ".join(hints)
-            raise CorruptFileError(f"Corrupt file {path}: unknown field {key[:40]!r}; known fields: {known}.")
-        if not _is_a(value, hints[key]):
-            wanted = getattr(hints[key], "__name__", str(hints[key]))
-            raise CorruptFileError(f"Corrupt file {path}: {key} is {_short(value)}, expected type {wanted}.")
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a JSON value matches an annotation of str, int, float, bool, None, lists and unions."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return any(_is_a(value, argument) for argument in arguments)
-    if origin is not None and issubclass(origin, Sequence):
-        return isinstance(value, list | tuple) and all(_is_a(item, arguments[0]) for item in value)
-    if isinstance(value, bool):  # bool is a subclass of int
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else hint)
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, int):
+                yield item
+            elif isinstance(item, str) and key == "name":
+                yield from (int(digits[:20]) for digits in re.findall(r"\d+", item))
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
@@ -77,7 +143,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     except FileNotFoundError as error:
         raise MissingFileError(f"{path} does not exist. Weights must be a safetensors file.") from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise CorruptFileError(f"Corrupt file {path}: it is not a safetensors file ({_first_line(error)}).") from error
+        raise CorruptFileError(f"Corrupt file {path}: it is not a safetensors file ({first_line(error)}).") from error
 
 
 def read_weights(path: Path, prefix: str = "") -> dict[str, Tensor]:
@@ -89,7 +155,7 @@ def read_weights(path: Path, prefix: str = "") -> dict[str, Tensor]:
     try:
         state = load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:  # KeyError: unsupported dtype
-        raise CorruptFileError(f"Corrupt file {path}: its tensors cannot be read ({_first_line(error)}).") from error
+        raise CorruptFileError(f"Corrupt file {path}: its tensors cannot be read ({first_line(error)}).") from error
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
@@ -140,17 +206,6 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(name[:200] for name in names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _short(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return f"a JSON {type(value).__name__}"
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
-
-
 class TooLarge(Exception):
     """A model is much larger than its weights file."""
 
@@ -166,10 +221,23 @@ def check_numbers(numbers: Iterable[int], shapes: Mapping[str, tuple[int, ...]])
             raise TooLarge(f"{number} exceeds the size of every tensor")
 
 
+_WEIGHTS_FOLLOW = ContextVar("weights_follow", default=False)
+
+
+def weights_follow() -> bool:
+    """Whether the model being built has its weights loaded next, so that its initial values are not needed."""
+    return _WEIGHTS_FOLLOW.get()
+
+
 @contextmanager
-def bounded_by(weights_file: Path, config_file: Path) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Context in which building a model much larger than its weights raises CorruptFileError; yields their shapes."""
+def building_for(weights_file: Path, config_file: Path) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Context in which a model is built whose weights are loaded next; yields their shapes.
+
+    Initial values that take long to compute are left out, see `weights_follow`. A model much larger than its weights
+    raises CorruptFileError.
+    """
     shapes = read_shapes(weights_file)
+    before = _WEIGHTS_FOLLOW.set(True)
     try:
         with AllocationLimit(shapes):
             yield shapes
@@ -178,6 +246,8 @@ def bounded_by(weights_file: Path, config_file: Path) -> Iterator[dict[str, tupl
         raise CorruptFileError(
             f"Corrupt file {config_file}: it does not match {weights_file}, which has {content}: {error}."
         ) from error
+    finally:
+        _WEIGHTS_FOLLOW.reset(before)
 
 
 class AllocationLimit(TorchDispatchMode):
@@ -194,7 +264,7 @@ class AllocationLimit(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.removeprefix("aten::")
+        name = func.overloadpacket.__name__
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         on_meta = str(kwargs.get("device")) == "meta" or any(tensor.is_meta for tensor in tensors)
         if not on_meta:

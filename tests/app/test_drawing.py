@@ -83,13 +83,13 @@ def test_default_model_is_first_and_paths_are_rejected():
 
 
 def test_bundled_models_are_listed_with_codecs_first(tmp_path, monkeypatch):
-    from finola import zoo
+    from finola import hub
 
     for name in ("early", "later"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text('{"name": "waves/64x1@8:32"}')
     (tmp_path / "later" / "codec.safetensors").touch()
-    monkeypatch.setattr(zoo, "BUNDLED", tmp_path)
+    monkeypatch.setattr(hub, "BUNDLED", tmp_path)
     assert [name for name in names() if name in (DEFAULT_CODEC, "early", "later")] == [DEFAULT_CODEC, "later", "early"]
     assert label("early") == "early, trained" and "64" in describe("early")
 

@@ -20,14 +20,15 @@ from safetensors.torch import load_file, save_file
 import finola
 from finola.cli import main
 from finola.codec.calibration import Calibration, CodecModel, bundled_codecs, load_codec
-from finola.codec.codec import compress, decode, decompress, find_codec, read_container
-from finola.codec.container import unpack
+from finola.codec.codec import compress, decode, decompress, find_codec
+from finola.codec.container import read_container, unpack
 from finola.codec.payload import integers
 from finola.config import DEFAULT_CODEC
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import read_photo, save_photo
 from finola.metrics import psnr
 from finola.tiling import BLOCK
+from finola.wave.spectrum import Spectrum
 
 FROZEN = Path(__file__).with_name("frozen.finola")
 FROZEN_INTEGERS = {  # hashes of the integers in one stored file per bundled codec
@@ -93,6 +94,24 @@ def test_stored_files_decode_to_the_same_integers(name: str) -> None:
     values = integers(container, find_codec(container, None))
     assert hashlib.sha256(values.astype("<i4").tobytes()).hexdigest()[:16] == FROZEN_INTEGERS[name]
     assert psnr_of(decompress(FROZEN.with_name(name)), photo(70, 90)) > 16
+
+
+def test_the_hash_covers_the_waves_of_a_model_without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec, old = load_codec("waves512"), read_container(FROZEN)
+    new = unpack(compress(photo(70, 90), model="waves512").data)
+    assert new.model_hash == codec.hash != old.model_hash == codec.former_hash
+    ranking = Spectrum.bundled((64, 64)).ranking.clone()
+    ranking[2, 1] += 1
+    changed = dataclasses.replace(Spectrum.bundled((64, 64)), ranking=ranking)
+    monkeypatch.setattr(Spectrum, "bundled", lambda _: changed)
+    load_codec.cache_clear()
+    try:
+        assert load_codec("waves512").hash != codec.hash
+        for container in (new, old):
+            with pytest.raises(InputError, match=container.model_hash.hex()):
+                find_codec(container, None)
+    finally:
+        load_codec.cache_clear()
 
 
 def test_integers_are_independent_of_threads() -> None:

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finola.codec.codec import compress, decode, find_codec, read_container
+from finola.codec.codec import compress, decode, find_codec
+from finola.codec.container import read_container
 from finola.codec.deblocking import REACH, smooth_borders
 from finola.image_io import read_photo
 

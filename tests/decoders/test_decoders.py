@@ -26,7 +26,7 @@ def test_the_columns_differ_as_the_table_says():
 
 
 def test_pooling_matrices_and_decoder_are_the_papers_16_6_million():
-    from finola.zoo import count
+    from finola.model_zoo import count
 
     counted = count("mf-w2880/1024x2@64")
     millions = {station: counted[station].parameters / 1e6 for station in ("pooling", "propagation", "decoder")}

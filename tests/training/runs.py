@@ -16,27 +16,30 @@ from lightning.pytorch import Callback
 
 import finola
 from finola.training import load_recipe, train
-from finola.training.checkpoint_files import read_checkpoint
+from finola.training.checkpointing import read_checkpoint
 from finola.training.config import Recipe
-from finola.training.loggers import read_curve
+from finola.training.reporting import read_curve
 from finola.training.trainer import Outcome
 
-TINY = (
-    "model.name=waves+conv/32x1@4:16",
+COMMON = (  # for every task
     "data.limit=64",
-    "data.crops_per_image=1",
     "data.val_batch_size=null",
     "data.val_limit=5",
-    "data.val_size=16",
     "data.batch_size=8",
-    "data.workers=0",
+    "data.num_workers=0",
     "schedule.epochs=3",
     "trainer.accelerator=cpu",
     "trainer.validate_first=false",
     "checkpoint.every_minutes=0",
     "logging.every_steps=1",
-    "logging.samples=2",
     "logging.wandb=false",
+)
+TINY = (  # for the recipe smoke
+    *COMMON,
+    "model.name=waves+conv/32x1@4:16",
+    "data.crops_per_image=1",
+    "data.val_size=16",
+    "logging.samples=2",
 )
 STEPS_PER_EPOCH = 8
 
@@ -82,7 +85,7 @@ def killed(folder: Path, where: str, *overrides: str) -> int:
 import os, signal, sys
 from pathlib import Path
 from training.runs import SignalAt, run
-from finola.training import checkpoint_files as checkpoints
+from finola.training import checkpointing as checkpoints
 from finola.training import trainer as engine
 folder, where, *overrides = sys.argv[1:]
 if where == "writing":

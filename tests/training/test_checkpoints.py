@@ -16,8 +16,9 @@ import torch
 from training.runs import full_after, run
 
 from finola.errors import CorruptFileError
-from finola.training import checkpoint_files as checkpoints
-from finola.training.checkpoint_files import (
+from finola.training import checkpointing as checkpoints
+from finola.training.callbacks import capture, restore
+from finola.training.checkpointing import (
     LAST,
     PREVIOUS,
     _append_checksum,
@@ -26,7 +27,6 @@ from finola.training.checkpoint_files import (
     read_checkpoint,
     write_checkpoint,
 )
-from finola.training.rng_state import capture, restore
 
 
 def content(step: int) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class Harmful:
 
 
 def test_checkpoint_loads_with_weights_only(tmp_path: Path) -> None:
-    run(tmp_path / "run", "trainer.max_steps=2", "trainer.ema=0.9", "trainer.max_time=1h")
+    run(tmp_path / "run", "trainer.max_steps=2", "trainer.ema_decay=0.9", "trainer.max_time=1h")
     for name in ("last.ckpt", "best.ckpt"):
         content = torch.load(tmp_path / "run" / name, weights_only=True)
         assert {"state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks"} <= content.keys()

@@ -7,18 +7,20 @@ from pathlib import Path
 import pytest
 
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
-from finola.training.config import seconds
-from finola.training.loading import known_keys, list_recipes, load_recipe, save_recipe, settings_of
+from finola.training.config import ReconstructionRecipe
+from finola.training.loading import list_recipes, load_recipe, save_recipe, settings_of
+from finola.training.sections import seconds
+from finola.training.validation import known_keys
 
 
 @pytest.mark.parametrize(
     ("override", "values"),
     [
-        ("optimizer.base_rate=1", ["'optimizer.base_rate'", "optimiser.base_rate?"]),
+        ("optimizer.base_lr=1", ["'optimizer.base_lr'", "optimiser.base_lr?"]),
         ("epochs=3", ["schedule.epochs?"]),
         ("data.batchsize=3", ["data.batch_size?"]),
         ("trainer.device=3", ["trainer.devices?"]),
-        ("optimiser.groups.mine.rat=1", ["optimiser.groups.NAME.rate?"]),
+        ("optimiser.groups.mine.lrr=1", ["optimiser.groups.NAME.lr?"]),
         ("loging.samples=1", ["logging.samples?"]),
         ("sed=1", ["seed?"]),
         ("schedule.epochs=many", ["schedule.epochs", "'many' (str)", "integer"]),
@@ -27,7 +29,7 @@ from finola.training.loading import known_keys, list_recipes, load_recipe, save_
         ("data.scale=3", ["data.scale", "3 (int)", "list of numbers"]),
         ("data.size=2.5", ["data.size", "2.5 (float)", "integer"]),
         ("data.batch_size=null", ["data.batch_size", "integer"]),
-        ("optimiser=3", ["optimiser", "3 (int)", "optimiser.base_rate"]),
+        ("optimiser=3", ["optimiser", "3 (int)", "optimiser.base_lr"]),
         ("seed", ["'seed'", "key=value"]),
         ("data.batch_size=0", ["data.batch_size", "0", "1"]),
         ("data.crop=middle", ["data.crop", "'middle'", "resized, random, centre"]),
@@ -36,11 +38,18 @@ from finola.training.loading import known_keys, list_recipes, load_recipe, save_
         ("model.init=wave", ["model.init", "'wave'", "waves, random"]),
         ("trainer.max_time=90", ["trainer.max_time", "'90'", "45s, 30m, 1h30m or 2d"]),
         ("trainer.devices=two", ["trainer.devices", "'two'", "auto"]),
-        ("trainer.ema=1", ["trainer.ema", "1.0", "0.999"]),
+        ("trainer.ema_decay=1", ["trainer.ema_decay", "1.0", "0.999"]),
         ("schedule.clock=time", ["schedule.clock=time", "trainer.max_time"]),
-        ("objects.short=480", ["objects.short", "480 (int)", "list of integers"]),
         ("model.encoder_size=0", ["model.encoder_size", "0"]),
-        ("task=masked", ["model.init=waves", "masked"]),
+        ("task=masked", ["'model.init'", "masked", "reconstruction", "model."]),
+        ("task=[1]", ["task", "[1]", "string"]),
+        ("stages=3", ["stages", "3", "list"]),
+        ("stages=[{task: masked}]", ["task", "1"]),
+        ("stages=[{schedule: {epoch: 1}}]", ["'schedule.epoch'", "schedule.epochs?"]),
+        ("stages.1.seed=1", ["stages.1.seed=1", "0 stages"]),
+        ("optimiser.rate=1", ["'optimiser.rate'", "optimiser.lr"]),
+        ("optimiser.groups.waves.rate=1", ["'optimiser.groups.waves.rate'", "optimiser.groups.waves.lr"]),
+        ("trainer.ema=0.9", ["'trainer.ema'", "trainer.ema_decay"]),
     ],
 )
 def test_invalid_settings_raise_one_line_with_key_value_and_remedy(override: str, values: list[str]) -> None:
@@ -54,14 +63,17 @@ def test_invalid_settings_raise_one_line_with_key_value_and_remedy(override: str
     ("name", "override", "values"),
     [
         ("masked/b-w720-128", "trainer.compile=true", ["trainer.compile", "masked"]),
-        ("masked/b-w720-128", "loss.fit_q=1", ["loss.fit_q", "masked"]),
+        ("masked/b-w720-128", "loss.q_distillation=1", ["loss.q_distillation", "masked"]),
         ("detection/dec-211-w720", "data.augment=moco", ["data.augment"]),
         ("detection/dec-211-w720", "data.crops_per_image=2", ["data.crops_per_image"]),
         ("detection/dec-211-w720", "head.kind=lin", ["head.kind", "'lin'", "mf-dec-522, mf-dec-211"]),
         ("detection/mask-rcnn-w720", "head.dropout=0.1", ["head.dropout"]),
+        ("detection/mask-rcnn-w720", "objects.short_side=480", ["objects.short_side", "480 (int)", "list of integers"]),
+        ("detection/mask-rcnn-w720", "objects.short_side=[{}, 800]", ["objects.short_side", "list of integers"]),
+        ("detection/mask-rcnn-w720", "data.crop=random", ["'data.crop'", "segment", "reconstruction", "data."]),
         ("detection/mask-rcnn-w720", "optimiser.groups.all.muon=true", ["groups.all.muon", "optimiser.kind=sgd"]),
-        ("detection/dec-211-w720", "schedule.clock=time", ["schedule.clock=time", "schedule.drops"]),
-        ("masked/b-w720-128", "model.name=''", ["model.name=waves+conv/256x1@16:64"]),
+        ("detection/dec-211-w720", "schedule.clock=time", ["schedule.clock=time", "schedule.milestones"]),
+        ("masked/b-w720-128", "model.name=''", ["model.name=mf-w720/256x1@8:128+tran1"]),
         ("probe/lin-w720", "head.dropout=0.1", ["head.dropout", "head.kind=lin"]),
         ("probe/lin-w720", "data.crop=centre", ["data.flip", "data.crop=centre"]),
     ],
@@ -96,10 +108,10 @@ def test_invalid_yaml_raises_corrupt_file_error(tmp_path: Path) -> None:
 
 def test_file_overrides_its_base_and_overrides_take_precedence(tmp_path: Path) -> None:
     (tmp_path / "first.yaml").write_text("base: smoke\nseed: 5\nschedule: {epochs: 7}\n")
-    (tmp_path / "second.yaml").write_text("base: first\nschedule: {final: 0.5}\n")
-    recipe = load_recipe(tmp_path / "second.yaml", ["seed=6", "optimiser.groups.waves.rate=1e-6"])
-    assert (recipe.seed, recipe.schedule.epochs, recipe.schedule.final) == (6, 7, 0.5)
-    assert recipe.optimiser.groups["waves"].rate == 1e-6 and recipe.optimiser.groups["refinements"].rate == 0.02
+    (tmp_path / "second.yaml").write_text("base: first\nschedule: {final_lr_fraction: 0.5}\n")
+    recipe = load_recipe(tmp_path / "second.yaml", ["seed=6", "optimiser.groups.waves.lr=1e-6"])
+    assert (recipe.seed, recipe.schedule.epochs, recipe.schedule.final_lr_fraction) == (6, 7, 0.5)
+    assert recipe.optimiser.groups["waves"].lr == 1e-6 and recipe.optimiser.groups["refinements"].lr == 0.02
     assert recipe.name == "second" and recipe.data.path == "smoke"
 
 
@@ -123,7 +135,7 @@ def test_saved_recipe_loads_back_equal(tmp_path: Path) -> None:
 def test_every_setting_has_a_dotted_key() -> None:
     settings = settings_of(load_recipe("waves-tile64"))
     plain = {key for key in settings if ".groups." not in key}
-    assert plain <= {*known_keys(), "optimiser.groups"}
+    assert plain <= {*known_keys(ReconstructionRecipe), "optimiser.groups"}
     assert "smoke" in list_recipes() and not any(name.rpartition("/")[2].startswith("_") for name in list_recipes())
 
 
@@ -142,7 +154,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
         "about: ${oc.env:FINOLA_TOKEN}",
         'about: "$\\x7boc.env:FINOLA_TOKEN}"',
         "about: >-\n  a\n  ${oc.env:FINOLA_TOKEN}",
-        "optimiser: {groups: {'${oc.env:FINOLA_TOKEN}': {rate: 1}}}",
+        "optimiser: {groups: {'${oc.env:FINOLA_TOKEN}': {lr: 1}}}",
         "model: {frozen: ['${about}']}",
         "about: ${seed}",
         "about: ???",
@@ -156,7 +168,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
         "seed: " + "9" * 40,
         "seed: 1" + ":59" * 1000,
         "seed: .inf",
-        "optimiser: {rate: .nan}",
+        "optimiser: {lr: .nan}",
         "optimiser: {groups: {mine: 3}}",
         "about: !!binary aGVsbG8=",
         "about: !!python/object/apply:pathlib.Path [x]",
@@ -189,14 +201,14 @@ def test_untrusted_recipes_are_bounded_and_not_interpolated(
     "override",
     [
         "about=${oc.env:FINOLA_TOKEN}",
-        "optimiser.groups.${oc.env:FINOLA_TOKEN}.rate=1",
+        "optimiser.groups.${oc.env:FINOLA_TOKEN}.lr=1",
         "seed=[[[",
         "seed=" + "[" * 100_000,
         "seed={",
         "seed=" + "9" * 5000,
         "seed=" + "9" * 40,
-        "optimiser.rate=1" + "0" * 400,
-        "optimiser.rate=1e999",
+        "optimiser.lr=1" + "0" * 400,
+        "optimiser.lr=1e999",
         "seed=-1",
         "classes=&a [*a]",
         "about=!!binary aGVsbG8=",
@@ -204,8 +216,8 @@ def test_untrusted_recipes_are_bounded_and_not_interpolated(
         "about=" + "x" * 10_000,
         "x" * 5000 + "=1",
         "optimiser.groups.mine=3",
-        "loss.steps=[[80, 168], 168]",
-        "objects.short=[{}, 800]",
+        "loss.quantisation_steps=[[80, 168], 168]",
+        "objects={}",
         "optimiser.groups.mine.match=[null]",
         "trainer.max_time=" + "9" * 400 + "d",
     ],

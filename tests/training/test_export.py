@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from training.runs import run, weights
+from safetensors.torch import load_file
+from training.runs import COMMON, run, weights
 
 import finola
-from finola.training import export
+from finola.codec.calibration import FILE, calibrate
+from finola.encoders import build_encoder
+from finola.heads import Classifier
+from finola.image_io import save_photo
+from finola.training import export, load_recipe, train
+from finola.wave.spectrum import measure_spectrum
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +64,49 @@ def test_half_precision_halves_the_file_and_preserves_the_output(finished: Path,
     images = torch.rand(2, 3, 16, 24)
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     assert torch.allclose(model(images), whole(images), atol=0.02)
+
+
+def test_export_needs_only_the_run_directory(tmp_path: Path) -> None:
+    """The weights, calibration and spectrum that a run was initialised from may be gone."""
+    initial = finola.create("waves+conv/32x1@4:16")
+    initial.save_pretrained(tmp_path / "initial")
+    calibrate(initial, [torch.rand(64, 3, 16, 16)]).save(tmp_path / "initial" / FILE)
+    (tmp_path / "own.json").write_text(
+        json.dumps({"spectra": [measure_spectrum([torch.rand(4, 3, 16, 16)], side=16, keep=40).to_json()]})
+    )
+    words = (f"model.weights={tmp_path / 'initial'}", "loss.quantised_fraction=0.5", "trainer.max_steps=2")
+    run(tmp_path / "run", *words, f"model.spectrum={tmp_path / 'own.json'}")
+    shutil.rmtree(tmp_path / "initial")
+    (tmp_path / "own.json").unlink()
+    again = export(tmp_path / "run", tmp_path / "again")
+    first, second = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run" / "model", again))
+    assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_encoder_name_is_stored_for_export(tmp_path: Path, photos: Path) -> None:
+    """A classifier whose recipe names the encoder only by its weights is exported without them."""
+    Classifier("test_resnet", "lin", ["a", "b"], 32).save_pretrained(tmp_path / "initial")
+    words = [*COMMON, f"data.path={photos}", f"model.weights={tmp_path / 'initial'}", "model.name=''", "data.size=32"]
+    recipe = load_recipe("probe/lin-w720-128", [*words, "data.batch_size=2", "data.limit=null", "trainer.max_steps=2"])
+    train(recipe, tmp_path / "run", quiet=True)
+    shutil.rmtree(tmp_path / "initial")
+    model = Classifier.from_pretrained(export(tmp_path / "run", tmp_path / "again"))
+    assert (
+        model.classes == ["blue", "red"] and model.encoder.channels == build_encoder("test_resnet", (32, 32)).channels
+    )
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for split in ("train", "val"):
+        for channel, name in ((2, "blue"), (0, "red")):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for number in range(4):
+                image = 0.3 * torch.rand(3, 36, 40)
+                image[channel] += 0.6
+                save_photo(image, folder / f"{number}.png")
+    return tmp_path / "photos"
 
 
 def test_folder_without_checkpoint_is_rejected(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ import finola
 from finola.data import RandomCrop, open_data
 from finola.errors import InputError
 from finola.heads import Classifier
-from finola.training.config import GroupSection, OptimiserSection, Recipe
-from finola.training.muon import MuonAdamW
-from finola.training.optim import build_optimiser, common_rate, parameter_groups
-from finola.training.schedule import by_steps, by_time
+from finola.training.config import Recipe
+from finola.training.optim import MuonAdamW, build_optimiser, lr_factor, parameter_groups, peak_lr
+from finola.training.sections import GroupSection, OptimiserSection, ScheduleSection
 
 WAVES = "waves+conv/32x1@4:16"
 
@@ -27,8 +26,8 @@ def rates_by_name(model: torch.nn.Module, groups: list[dict]) -> dict[str, float
 
 
 def test_learning_rate_scales_with_the_batch_size() -> None:
-    assert common_rate(Recipe()) == 1.5e-4 * 128 / 256
-    assert common_rate(tiny("optimiser.rate=3e-4")) == 3e-4
+    assert peak_lr(Recipe()) == 1.5e-4 * 128 / 256
+    assert peak_lr(tiny("optimiser.lr=3e-4")) == 3e-4
 
 
 PIXEL_LAYERS = ("to_pixels", "on_pixels.3")  # output layers, added to pixels
@@ -111,7 +110,7 @@ def test_muon_rejects_vectors_and_other_groups_use_adamw() -> None:
 @pytest.mark.parametrize("decay", [0.9, 0.85])
 def test_layer_decay_lowers_the_learning_rate_from_layer_to_layer(decay: float) -> None:
     model = Classifier("mf-w720", "tran-1", 10, 64, frozen=False)
-    rates = rates_by_name(model, parameter_groups(model, OptimiserSection(layer_decay=decay), rate=1.0))
+    rates = rates_by_name(model, parameter_groups(model, OptimiserSection(layer_decay=decay), lr=1.0))
     depth = len(model.encoder.blocks) + 2  # stem, blocks, last convolution
     for name, rate in rates.items():
         part, _, rest = name.removeprefix("encoder.").partition(".")
@@ -123,10 +122,10 @@ def test_layer_decay_lowers_the_learning_rate_from_layer_to_layer(decay: float) 
 
 
 def test_multiplier_scales_the_common_learning_rate_and_the_first_match_wins() -> None:
-    first, second = GroupSection(["transition.A*"], multiplier=0.1), GroupSection(["transition.*"], rate=1.0)
+    first, second = GroupSection(["transition.A*"], lr_multiplier=0.1), GroupSection(["transition.*"], lr=1.0)
     section = OptimiserSection(groups={"first": first, "second": second})
     model = finola.create(WAVES)
-    rates = rates_by_name(model, parameter_groups(model, section, rate=1e-2))
+    rates = rates_by_name(model, parameter_groups(model, section, lr=1e-2))
     assert rates["transition.A"] == rates["transition.A_minus"] == pytest.approx(1e-3)
     assert rates["transition.B"] == 1.0 and rates["encoder.analysis.0"] == 1e-2
 
@@ -160,7 +159,7 @@ def test_group_without_parameters_is_rejected() -> None:
 
 
 def test_warm_up_is_linear_and_cosine_ends_at_the_final_fraction() -> None:
-    factor = by_steps(total=1000, warmup=100, final=0.02)
+    factor = lr_factor(ScheduleSection(epochs=10, warmup_epochs=1, final_lr_fraction=0.02), steps_per_epoch=100)
     assert [factor(step) for step in (0, 49, 99)] == pytest.approx([0.01, 0.5, 1.0])
     assert factor(100) == 1.0
     assert factor(550) == pytest.approx(0.02 + 0.98 * 0.5)
@@ -170,7 +169,8 @@ def test_warm_up_is_linear_and_cosine_ends_at_the_final_fraction() -> None:
 
 
 def test_time_schedule_follows_the_clock() -> None:
-    shares = iter([0.0, 0.0, 0.5, 1.0, 1.2])
-    factor = by_time(lambda: next(shares), warmup=2, final=0.0)
+    shares = iter([0.0, 0.5, 1.0, 1.2])
+    section = ScheduleSection(warmup_epochs=2, clock="time")
+    factor = lr_factor(section, 1, lambda: next(shares))
     assert factor(0) == 0.5
     assert [factor(10) for _ in range(4)] == pytest.approx([1.0, 0.5, 0.0, 0.0])

@@ -16,8 +16,8 @@ import finola
 from finola.encoders.mobile_former import MobileFormer
 from finola.errors import InputError
 from finola.training.data_module import per_pass
-from finola.training.loggers import read_curve
 from finola.training.processes import SharedBuffers, environment_plugins, trainer_options
+from finola.training.reporting import read_curve
 
 
 def test_two_processes_match_one_process_with_twice_the_batch_size(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_two_processes_match_one_process_with_twice_the_batch_size(tmp_path: Pat
 
 
 def test_batch_is_divided_among_processes_and_passes() -> None:
-    assert per_pass(tiny("data.batch_size=96", "trainer.accumulate=3"), processes=4) == 8
+    assert per_pass(tiny("data.batch_size=96", "trainer.accumulate_grad_batches=3"), processes=4) == 8
     with pytest.raises(ValueError, match=r"batch_size=8 .* 3 processes and 1 "):
         per_pass(tiny(), processes=3)
 
@@ -53,7 +53,9 @@ def test_slurm_leaves_requeueing_to_the_job_script(monkeypatch: pytest.MonkeyPat
 
 def test_ddp_is_the_default_for_several_processes() -> None:
     assert isinstance(trainer_options(tiny("trainer.devices=2").trainer)["strategy"], DDPStrategy)
-    assert isinstance(trainer_options(tiny("trainer.nodes=2", "trainer.devices=1").trainer)["strategy"], DDPStrategy)
+    assert isinstance(
+        trainer_options(tiny("trainer.num_nodes=2", "trainer.devices=1").trainer)["strategy"], DDPStrategy
+    )
     assert trainer_options(tiny().trainer)["strategy"] == "auto"
     assert trainer_options(tiny("trainer.devices=4", "trainer.strategy=fsdp").trainer)["strategy"] == "fsdp"
 
@@ -63,7 +65,7 @@ def test_ddp_is_the_default_for_several_processes() -> None:
     [
         (["trainer.accelerator=auto"], 8, True),
         (["trainer.accelerator=auto"], 1, False),
-        (["trainer.accelerator=gpu", "trainer.devices=1", "trainer.nodes=2"], 1, True),
+        (["trainer.accelerator=gpu", "trainer.devices=1", "trainer.num_nodes=2"], 1, True),
         (["trainer.accelerator=auto", "trainer.sync_batchnorm=false"], 8, False),
         (["trainer.accelerator=auto", "trainer.sync_batchnorm=true"], 8, True),
         (["trainer.devices=2", "trainer.sync_batchnorm=true"], 0, False),  # on the CPU it would fail

@@ -20,13 +20,11 @@ import finola
 from finola.cli import main
 from finola.errors import UnknownNameError
 from finola.image_io import read_photo
-from finola.training import checkpoint_files as checkpoints
-from finola.training import checkpointing as saving
-from finola.training import clock, load_recipe, train
-from finola.training import sample_images as pictures
+from finola.training import callbacks, load_recipe, train
+from finola.training import checkpointing as checkpoints
 from finola.training import trainer as engine
-from finola.training.checkpoint_files import PlainCheckpointIO, read_checkpoint
-from finola.training.loggers import Curve, build_loggers, read_curve
+from finola.training.checkpointing import PlainCheckpointIO, read_checkpoint
+from finola.training.reporting import Curve, build_loggers, read_curve
 from finola.training.tasks.base import build_task
 from finola.training.tasks.reconstruction import Reconstruction
 from finola.training.trainer import WriteError
@@ -74,7 +72,7 @@ def test_nan_before_the_first_checkpoint_is_reported(tmp_path: Path, monkeypatch
 
 
 def test_exported_weights_are_the_ema_weights(tmp_path: Path) -> None:
-    run(tmp_path / "run", "trainer.ema=0.99", "trainer.max_steps=8")
+    run(tmp_path / "run", "trainer.ema_decay=0.99", "trainer.max_steps=8")
     content = read_checkpoint(tmp_path / "run" / "last.ckpt")
     mean, raw = content["callbacks"]["EMA"]["mean"], content["state_dict"]
     model = finola.load(tmp_path / "run" / "model")
@@ -84,7 +82,7 @@ def test_exported_weights_are_the_ema_weights(tmp_path: Path) -> None:
 
 
 def test_ema_follows_its_formula(tmp_path: Path) -> None:
-    run(tmp_path / "run", "trainer.ema=0.5", "trainer.max_steps=3", "checkpoint.every_steps=1")
+    run(tmp_path / "run", "trainer.ema_decay=0.5", "trainer.max_steps=3", "checkpoint.every_steps=1")
     last, before = (read_checkpoint(tmp_path / "run" / name) for name in ("last.ckpt", "previous.ckpt"))
     decay = min(0.5, (1 + 3) / (10 + 3))
     key = "decoder.refinement.to_pixels.weight"
@@ -94,7 +92,7 @@ def test_ema_follows_its_formula(tmp_path: Path) -> None:
 
 def test_gradient_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
     run(tmp_path / "one", "trainer.max_steps=6")
-    run(tmp_path / "two", "trainer.max_steps=6", "trainer.accumulate=2", "checkpoint.every_steps=3")
+    run(tmp_path / "two", "trainer.max_steps=6", "trainer.accumulate_grad_batches=2", "checkpoint.every_steps=3")
     assert read_checkpoint(tmp_path / "two" / "last.ckpt")["global_step"] == 6
     run(tmp_path / "first", "trainer.max_steps=1")
     first, one, two = (weights(tmp_path / name) for name in ("first", "one", "two"))
@@ -111,8 +109,8 @@ def test_gradient_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
 def test_clipping_and_compilation_reach_lightning_and_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
-    run(tmp_path / "run", "trainer.clip=1e-9", "trainer.compile=true", "trainer.max_steps=2")
-    assert len(compiled) == 2  # once to train, once to export
+    run(tmp_path / "run", "trainer.gradient_clip_val=1e-9", "trainer.compile=true", "trainer.max_steps=2")
+    assert len(compiled) == 1
     run(tmp_path / "free", "trainer.max_steps=2")
     assert not same_weights(tmp_path / "run", tmp_path / "free")
 
@@ -122,7 +120,7 @@ class Passing(Callback):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = 100.0
-        monkeypatch.setattr(clock, "now", lambda: self.time)
+        monkeypatch.setattr(callbacks, "now", lambda: self.time)
 
     def on_train_batch_start(self, *_: Any) -> None:
         self.time += 0.125
@@ -137,7 +135,7 @@ def test_time_limit_ends_with_checkpoint_validation_and_low_learning_rate(
     assert (outcome.status, outcome.step) == ("finished", 16) and outcome.best
     assert outcome.seconds == pytest.approx(2.0)
     rows = read_curve(tmp_path / "run" / "metrics.csv")
-    rates = [row["rate/waves"] for row in rows if "rate/waves" in row]
+    rates = [row["lr/waves"] for row in rows if "lr/waves" in row]
     assert rates[-1] < 0.2 * max(rates)
     assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == outcome.step
 
@@ -173,9 +171,9 @@ def test_full_disk_raises_one_line_and_keeps_the_last_checkpoint(
         elif what == "curve":
             patched.setattr(Curve, "_rewrite", full)
         elif what == "recipe":
-            patched.setattr(saving, "save_recipe", full)
+            patched.setattr(checkpoints, "save_recipe", full)
         else:
-            patched.setattr(pictures, "save_photo", full)
+            patched.setattr(callbacks, "save_photo", full)
         with pytest.raises(WriteError) as caught:
             run(tmp_path / "run", "trainer.max_steps=8", resume=True)
     message = str(caught.value)
@@ -206,7 +204,7 @@ def test_run_directory_contains_metrics_samples_summary_and_recipe(tmp_path: Pat
     assert list(loss_curve(folder)) == list(range(2 * STEPS_PER_EPOCH))
     with (folder / "metrics.csv").open() as file:
         columns = set(next(csv.reader(file)))
-    metrics = {"val/psnr", "val/ssim", "train/images_per_second", "train/gradient_norm", "rate/waves", "seconds"}
+    metrics = {"val/psnr", "val/ssim", "train/images_per_second", "train/gradient_norm", "lr/waves", "seconds"}
     health = {"health/path_inconsistency", "health/sigma_min", "health/sigma_max", "health/cond_B"}
     assert metrics | health <= columns and "val/ms_ssim" not in columns
     assert sorted(p.name for p in (folder / "samples").iterdir()) == [f"step-{n:07d}.png" for n in (0, 8, 16)]
@@ -219,35 +217,39 @@ def test_run_directory_contains_metrics_samples_summary_and_recipe(tmp_path: Pat
 
 def test_ms_ssim_is_measured_on_large_enough_photos(tmp_path: Path) -> None:
     outcome = run(tmp_path / "run", "trainer.max_steps=1", "data.val_size=176", "data.val_limit=2")
-    assert 0 < outcome.figures["val/ms_ssim"] <= 1  # type: ignore[operator]
+    assert 0 < outcome.metrics["val/ms_ssim"] <= 1  # type: ignore[operator]
 
 
 def test_validation_metrics_are_means_over_photos(tmp_path: Path) -> None:
     batches = (1, 3, 5)
     runs = [run(tmp_path / f"{n}", "trainer.max_steps=1", f"data.val_batch_size={n}") for n in batches]
-    psnrs = [outcome.figures["val/psnr"] for outcome in runs]
+    psnrs = [outcome.metrics["val/psnr"] for outcome in runs]
     assert psnrs == pytest.approx(psnrs[:1] * 3, abs=1e-4)
 
 
 def test_another_encoder_is_fitted_to_the_wave_encoder(tmp_path: Path) -> None:
-    overrides = ["model.name=test_resnet/32x1@4:32", "model.init=waves", "loss.fit_q=1.0", "data.val_size=32"]
-    overrides += ["optimiser.groups={}", "optimiser.rate=1e-3", "trainer.max_steps=16"]
+    overrides = ["model.name=test_resnet/32x1@4:32", "model.init=waves", "loss.q_distillation=1.0", "data.val_size=32"]
+    overrides += ["optimiser.groups={}", "optimiser.lr=1e-3", "trainer.max_steps=16"]
     run(tmp_path / "run", *overrides)
-    rows = [row["train/fit_q"] for row in read_curve(tmp_path / "run" / "metrics.csv") if "train/fit_q" in row]
+    rows = [
+        row["train/q_distillation"]
+        for row in read_curve(tmp_path / "run" / "metrics.csv")
+        if "train/q_distillation" in row
+    ]
     assert sum(rows[-4:]) < 0.7 * sum(rows[:4])
-    with pytest.raises(ValueError, match=r"loss.fit_q is 1.0.*waves\+conv/32x1@4:16"):
-        build_task(tiny("loss.fit_q=1.0"))
+    with pytest.raises(ValueError, match=r"loss.q_distillation is 1.0.*waves\+conv/32x1@4:16"):
+        build_task(tiny("loss.q_distillation=1.0"))
 
 
 def test_unknown_task_suggests_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match=r"'reconstructoin'.* reconstruction"):
-        build_task(tiny("task=reconstructoin"))
+        tiny("task=reconstructoin")
 
 
 def test_wandb_logger_is_used_if_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import lightning.pytorch.loggers as known
 
-    from finola.training import loggers
+    from finola.training import reporting
 
     made: list[dict[str, Any]] = []
 
@@ -256,7 +258,7 @@ def test_wandb_logger_is_used_if_installed(tmp_path: Path, monkeypatch: pytest.M
             super().__init__(save_dir)
             made.append({"name": name, **options})
 
-    monkeypatch.setattr(loggers, "find_spec", lambda name: name == "wandb")
+    monkeypatch.setattr(reporting, "find_spec", lambda name: name == "wandb")
     monkeypatch.setattr(known, "WandbLogger", Fake)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)

@@ -8,11 +8,11 @@ from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from finola import zoo
-from finola.codec.calibration import BUNDLED as UNTRAINED
-from finola.codec.calibration import FILE, load_codec
+from finola.codec.calibration import bundled_codecs, load_codec
 from finola.config import DEFAULT_CODEC, ModelConfig
 from finola.errors import UnknownNameError
+from finola.hub import bundled_models, full_name
+from finola.model_zoo import load
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,9 +44,11 @@ def names() -> list[str]:
     >>> names()[0] == DEFAULT_CODEC
     True
     """
-    bundled = zoo.bundled_names()
-    coding = [name for name in bundled if (zoo.BUNDLED / name / FILE).is_file()]
-    return list(dict.fromkeys([DEFAULT_CODEC, *coding, *UNTRAINED, *bundled, WHOLE]))
+    return list(dict.fromkeys([DEFAULT_CODEC, *bundled_codecs(), *_trained(), WHOLE]))
+
+
+def _trained() -> list[str]:
+    return bundled_models("autoencoder")
 
 
 def label(name: str) -> str:
@@ -55,7 +57,7 @@ def label(name: str) -> str:
     >>> label("waves512")
     'waves512, not trained'
     """
-    return f"{name}, {'trained' if name in zoo.bundled_names() else 'not trained'}"
+    return f"{name}, {'trained' if name in _trained() else 'not trained'}"
 
 
 def describe(name: str) -> str:
@@ -64,10 +66,10 @@ def describe(name: str) -> str:
     >>> describe("waves512")
     'waves512 stores 512 latents per 64 × 64 pixels and is not trained.'
     """
-    config = ModelConfig.parse(UNTRAINED.get(name) or zoo.full_name(name))
+    config = ModelConfig.parse(full_name(name))
     height, width = config.image_size
     numbers = f"{name} stores {config.channels * config.paths:,} latents per {width} × {height} pixels"
-    return f"{numbers}." if name in zoo.bundled_names() else f"{numbers} and is not trained."
+    return f"{numbers}." if name in _trained() else f"{numbers} and is not trained."
 
 
 @cache
@@ -75,8 +77,7 @@ def open_model(name: str) -> Opened:
     """Load a model of the page by name. Other names and paths raise, since the name is untrusted input."""
     if name not in names():
         raise UnknownNameError(f"Unknown model {name!r}. Choose one of {', '.join(names())}.")
-    codec = load_codec(name) if name in UNTRAINED or (zoo.BUNDLED / name / FILE).is_file() else None
-    return Opened(name, zoo.load(UNTRAINED.get(name, name)), codec)
+    return Opened(name, load(name), load_codec(name) if name in bundled_codecs() else None)
 
 
 _measuring = Lock()

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from finola.app.models import PIXELS, names, open_model
 from finola.app.uploads import MAX_BYTES
-from finola.codec.codec import decompress, read_container
-from finola.codec.container import MAGIC
+from finola.codec.codec import decompress
+from finola.codec.container import MAGIC, read_container
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import open_photo, orientation, pixels, to_pillow, to_rgb
 

@@ -16,7 +16,7 @@ from finola.tiling import cut, join, pad_to_multiple
 
 def model_method(name: str) -> Method:
     """A model given by name, folder or hub id. All entries of q count as latents, also those that a wave model pads."""
-    from finola.zoo import load
+    from finola.model_zoo import load
 
     model = load(name).for_inference()
     size = model.config.image_size

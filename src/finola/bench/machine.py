@@ -47,8 +47,6 @@ def flops(work: Callable[[], object]) -> int:
     60
     """
     own: dict[Any, Callable[..., int]] = {torch.ops.aten.convolution_backward: convolution_backward_flops}
-    if hasattr(torch.ops.mkl, "_mkl_linear"):
-        own[torch.ops.mkl._mkl_linear] = _packed_flops
     counter = FlopCounterMode(display=False, custom_mapping=own)
     with counter:
         work()
@@ -61,11 +59,6 @@ def convolution_backward_flops(
     """As many as forward for the images and for the weight; torch's own count forgets groups."""
     asked = rest[-1]  # (images, weight, bias)
     return 2 * math.prod(gradient) * math.prod(weight[1:]) * (int(asked[0]) + int(asked[1]))
-
-
-def _packed_flops(rows: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
-    """Of MKL's packed product of rows (…, C) with a C×C matrix."""
-    return 2 * math.prod(rows) * out_shape[-1]
 
 
 class PeakMemory(TorchDispatchMode):

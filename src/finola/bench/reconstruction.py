@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from finola.bench.machine import flops, gemm_rate, peak_memory, timed
-from finola.zoo import create, find_trained, load
+from finola.hub import resolve
+from finola.model_zoo import create, load
 
 REPEATS = 5
 BARS = {"share_of_gemm": 0.6, "time_over_peer": 1.0}
@@ -27,7 +28,7 @@ def bench_reconstruction(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    plain = (load(name) if find_trained(name) else create(name).eval()).to(device)
+    plain = (load(name) if resolve(name) else create(name).eval()).to(device)
     model = plain.for_inference()
     config = model.config
     images = torch.rand(1, 3, *config.image_size, device=device)

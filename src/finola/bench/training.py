@@ -17,9 +17,10 @@ from finola.bench.machine import fit_line, flops, gemm_rate, peak_memory, synchr
 from finola.bench.roofline import bounds
 from finola.config import ModelConfig
 from finola.data import Batch
-from finola.training.config import LossSection, Recipe
+from finola.training.callbacks import seed_all
+from finola.training.config import Recipe, ReconstructionRecipe
 from finola.training.optim import build_optimiser
-from finola.training.rng_state import seed_all
+from finola.training.sections import LossSection
 from finola.training.tasks.base import Task, build_task, task_class
 
 MAPS = 4  # sizes of the map that memory is measured at
@@ -141,8 +142,10 @@ def memory_by_area(recipe: Recipe, device: torch.device) -> dict[str, Any]:
     rows: list[dict[str, int]] = []
     for side in map_sides(config):
         name = str(replace(config, map_size=(side, side), start=_start(config)))
-        section = replace(recipe.model, name=name, weights=None)
-        task = build_task(replace(recipe, model=section, loss=LossSection())).to(device)
+        plain = replace(recipe, model=replace(recipe.model, name=name, weights=None))
+        if isinstance(plain, ReconstructionRecipe):
+            plain = replace(plain, loss=LossSection())
+        task = build_task(plain).to(device)
         row = {"map": side, "area": side * side}
         for what, work in (("step", _step_of), ("propagation", _propagation_of)):
             few, more = (peak_memory(work(task, count, device)) for count in COUNTS)

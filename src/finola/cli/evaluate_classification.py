@@ -13,7 +13,7 @@ def evaluate_classes(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json, print_table, write_metrics
     from finola.data import CentreCrop, open_data
     from finola.data.sources import evenly
-    from finola.zoo import load_classifier
+    from finola.model_zoo import load_classifier
 
     model = load_classifier(args.model)
     dataset = open_data(args.data, args.split, transform=CentreCrop(model.image_size))

@@ -18,8 +18,9 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     from finola.data.detection import Fit, ObjectDataset
     from finola.data.discovery import open_data
     from finola.data.sources import evenly
-    from finola.evaluation.detection import METRICS, evaluate_detection, load_detector
+    from finola.evaluation.detection import METRICS, evaluate_detection
     from finola.files import write_text
+    from finola.model_zoo import load_detector
 
     model = load_detector(args.model)
     source = evenly(open_data(args.data, args.split).source, args.limit)

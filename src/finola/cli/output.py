@@ -67,9 +67,10 @@ def input_files(
 
             found += locate(word)
     for word in filter(None, models):
-        from finola.zoo import BUNDLED
+        from finola.hub import local_folder
 
-        found += [folder / name for folder in (Path(word).expanduser(), BUNDLED / word) for name in WEIGHTS]
+        folder = local_folder(word)
+        found += [folder / name for name in WEIGHTS] if folder is not None else []
     return found
 
 

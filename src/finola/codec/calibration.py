@@ -6,6 +6,7 @@ The transform is scaled such that a unit step in any coefficient causes the same
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,10 +22,14 @@ from finola.codec.entropy_model import CLASSES, CONTEXTS, TABLES, Coder, band_ra
 from finola.codec.rans import Table, frequencies
 from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.files import write_tensors
+from finola.hub import UNTRAINED, WEIGHTS, bundled_models, local_folder, resolve
+from finola.model_zoo import load
+from finola.wave.basis import WaveBasis
 from finola.wave.initialisation import wave_basis
 
 FILE = "codec.safetensors"
-BUNDLED = {"waves512": "waves/512x1@16:64"}
+# By its hash, the former hash of waves512, of its tables alone: files with it were written with exactly these waves.
+FORMER_HASHES = {bytes.fromhex("8da468b7"): bytes.fromhex("3a94ca70")}
 SAMPLES = 6  # tiles at which the Jacobian of the decoder is measured
 STEPS = (64, 88, 112, 136, 160)  # quantiser steps at which symbols are counted
 MAX_SCALE = 2**12  # of 16·log₂ of a standard deviation: 2**256 is beyond float32
@@ -125,6 +130,7 @@ class CodecModel:
     hash: bytes
     model: Autoencoder
     calibration: Calibration
+    former_hash: bytes | None = None  # also accepted in files
 
     def latents(self, tiles: Tensor) -> Tensor:
         """Tiles (T, 3, h, w) → latents (T, D): q, or for a wave model only the coordinates of q in its basis."""
@@ -148,46 +154,47 @@ def to_q(model: Autoencoder, latents: Tensor) -> Tensor:
 
 def bundled_codecs() -> dict[str, Path]:
     """Files with the tables of the bundled codecs, by the name that `.finola` files store."""
-    from finola.zoo import BUNDLED as WEIGHTS
-
-    tables = files("finola.codec") / "tables"
-    found = {path.parent.name: path for path in sorted(WEIGHTS.glob(f"*/{FILE}"))}
-    return found | {name: Path(str(tables / f"{name}.safetensors")) for name in BUNDLED}
+    tables = Path(str(files("finola.codec") / "tables"))
+    found = {name: folder / FILE for name in bundled_models() if (folder := local_folder(name)) is not None}
+    found |= {name: tables / f"{name}.safetensors" for name in UNTRAINED}
+    return {name: path for name, path in found.items() if path.is_file()}
 
 
 @lru_cache(maxsize=4)
 def load_codec(word: str) -> CodecModel:
-    """Load a bundled codec by name, or a codec from a folder with a model and its tables."""
-    from finola.zoo import load
-
-    bundled = bundled_codecs()
-    if word in BUNDLED:
-        model, name, hashed = load(BUNDLED[word]), word, [bundled[word]]
-    else:
-        folder = bundled[word].parent if word in bundled else Path(word).expanduser()
-        if not (folder / FILE).is_file():
-            raise MissingFileError(
-                f"No codec named {word!r}. Bundled codecs: {', '.join(bundled)}. "
-                "Create a codec from a model folder with finola calibrate."
-            )
-        name = "".join(c for c in folder.resolve().name.lower() if c in "abcdefghijklmnopqrstuvwxyz0123456789._-")[:32]
-        model, hashed = load(str(folder)), [folder / FILE, folder / "model.safetensors"]
-    calibration = Calibration.load(hashed[0])
+    """Load a codec, a model with its tables: a bundled one by name, or a folder. `finola.hub` resolves the name."""
+    folder, bundled = resolve(word), bundled_codecs()
+    tables = bundled.get(word) if folder is None else folder / FILE
+    if tables is None or not tables.is_file():
+        raise MissingFileError(
+            f"No codec named {word!r}. Bundled codecs: {', '.join(bundled)}. "
+            "Create a codec from a model folder with finola calibrate."
+        )
+    model, calibration = load(word), Calibration.load(tables)
     basis = wave_basis(model) if model.config.is_waves else None
     expected = model.config.paths * (model.config.channels if basis is None else basis.size)
     if len(calibration.mean) != expected:
         raise CorruptFileError(
-            f"Corrupt codec tables in {hashed[0]}: they have {len(calibration.mean)} latents, the model has {expected}."
+            f"Corrupt codec tables in {tables}: they have {len(calibration.mean)} latents, the model has {expected}."
         )
-    return CodecModel(name or "model", _hash(*hashed), model.for_inference(), calibration)
+    if folder is not None:
+        digest = _hash(tables.read_bytes(), (folder / WEIGHTS).read_bytes())
+        name = re.sub(r"[^a-z0-9._-]", "", folder.resolve().name.lower())[:32] or "model"
+    else:
+        assert basis is not None
+        name, digest = word, _hash(tables.read_bytes(), _spectrum_bytes(model, basis))
+    return CodecModel(name, digest, model.for_inference(), calibration, FORMER_HASHES.get(digest))
 
 
-def _hash(*paths: Path) -> bytes:
-    """First four bytes of the SHA-256 of the tables and weights in these files."""
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.digest()[:4]
+def _spectrum_bytes(model: Autoencoder, basis: WaveBasis) -> bytes:
+    """Name and plane waves of a model that is created instead of loaded, the same on every machine."""
+    tensors = [getattr(basis, key).numpy() for key in ("waves", "means", "period", "gain")]
+    return b"".join([str(model.config).encode(), *(t.astype(t.dtype.newbyteorder("<")).tobytes() for t in tensors)])
+
+
+def _hash(*contents: bytes) -> bytes:
+    """First four bytes of the SHA-256 of tables and weights."""
+    return hashlib.sha256(b"".join(contents)).digest()[:4]
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from finola.codec.calibration import CodecModel, bundled_codecs, load_codec
-from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, unpack
+from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, read_container
 from finola.codec.deblocking import smooth_borders
 from finola.codec.entropy_model import LAMBDA, Quantised, step_size
 from finola.codec.payload import CHUNK, FIXED_BITS, StoredTiles, pack_levels, round_to_levels
@@ -21,7 +21,7 @@ from finola.codec.rans import Encoder
 from finola.codec.rate_control import finest_within
 from finola.codec.rdo import ITERATIONS, FloatArray, refine
 from finola.config import DEFAULT_CODEC
-from finola.errors import InputError, MissingFileError
+from finola.errors import InputError
 from finola.image_io import Regions, open_photo, photo_name, save_photo, to_srgb, to_uint8
 from finola.tiling import Size, decode_blocks, grid_of, tile_batches
 
@@ -244,25 +244,13 @@ def decode(container: Container, model: str | None = None, *, deblock: bool = Tr
     return smooth_borders(image, tile) if deblock else image
 
 
-def read_container(file: str | Path | bytes | BinaryIO) -> Container:
-    """Read and validate a `.finola` file."""
-    if isinstance(file, bytes):
-        return unpack(file)
-    if isinstance(file, str | Path):
-        path = Path(file).expanduser()
-        if not path.is_file():
-            raise MissingFileError(f"File {file} does not exist.")
-        return unpack(path.read_bytes(), str(file))
-    return unpack(file.read())
-
-
 def find_codec(container: Container, model: str | None) -> CodecModel:
     """Load the codec of a file: a bundled one by the name in the header, any other only from the folder `model`."""
     required = f"model {container.model} ({container.model_hash.hex()})"
     if model is None and container.model not in bundled_codecs():
         raise InputError(f"The file requires {required}, which is not bundled; give its folder with --model.")
     codec = load_codec(model or container.model)
-    if codec.hash != container.model_hash:
+    if container.model_hash not in (codec.hash, codec.former_hash):
         raise InputError(f"The file requires {required}, but {model or codec.id} has hash {codec.hash.hex()}.")
     return codec
 

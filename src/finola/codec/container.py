@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
-from finola.errors import CorruptFileError, InputError
+from finola.errors import CorruptFileError, InputError, MissingFileError
 
 MAGIC = b"\x89FNL"
 VERSION = 1
@@ -85,6 +87,18 @@ def unpack(data: bytes, name: str = "The file") -> Container:
         return _parse(data)
     except ValueError as error:
         raise CorruptFileError(f"{name} cannot be read: {error}") from error
+
+
+def read_container(file: str | Path | bytes | BinaryIO) -> Container:
+    """Read and validate a `.finola` file, given as path, bytes or stream."""
+    if isinstance(file, bytes):
+        return unpack(file)
+    if isinstance(file, str | Path):
+        path = Path(file).expanduser()
+        if not path.is_file():
+            raise MissingFileError(f"File {file} does not exist.")
+        return unpack(path.read_bytes(), str(file))
+    return unpack(file.read())
 
 
 class _Reader:

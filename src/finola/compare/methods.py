@@ -26,7 +26,7 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
     from finola.baselines import dct, dwt, klt
     from finola.baselines import image_codecs as codecs
     from finola.baselines import learned as models
-    from finola.zoo import bundled_names
+    from finola.hub import UNTRAINED, bundled_models
 
     method, colon, setting = word.partition(":")
     method, at, rate = (method, "", "") if colon else word.partition("@")
@@ -53,7 +53,7 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
     }
     if method in factories:
         return factories[method](setting)
-    if "/" not in word and not Path(word).exists() and word not in bundled_names():
+    if "/" not in word and not Path(word).exists() and word not in [*bundled_models("autoencoder"), *UNTRAINED]:
         raise UnknownNameError(f"Unknown method {word!r}: {nearest(method, [*factories, *codecs.FORMATS, 'klt64'])}")
     return models.model_method(word)
 
@@ -100,7 +100,7 @@ def identity(word: str) -> str:
     if method in ("dct", "dwt", "dtcwt") or method.startswith("klt"):
         return word
     from finola.files import digest_of_weights
-    from finola.zoo import load
+    from finola.model_zoo import load
 
     weights = digest_of_weights(load(word)) if method != "vae" else _folder_digest(Path(word.partition(":")[2]))
     return f"{word} {weights} torch {torch.__version__}"

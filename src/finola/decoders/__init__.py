@@ -13,8 +13,10 @@ from finola.errors import InputError
 
 
 def build_decoder(config: ModelConfig) -> nn.Module:
-    """Build the decoder of a configuration. Wave models use `finola.decoders.waves`."""
+    """Build the decoder of a configuration. That of wave models is the read-out, refined if their encoder is."""
     channels = MAP_CHANNELS if config.transition == "conv-ae" else config.channels
+    if config.is_waves:
+        return WaveDecoder(config, ConvRefinement(channels, config.cell) if "+" in config.encoder else None)
     if config.decoder == "patch":
         return PatchDecoder(channels, config.cell)
     if config.decoder == "refined":

@@ -1,20 +1,33 @@
-"""Encoders from images to feature maps: Mobile-Former or any timm backbone, with a common interface."""
+"""Encoders by name: Mobile-Former and timm backbones, from images to feature maps, and waves, from images to q."""
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
+from finola.config import ModelConfig
 from finola.encoders.backbone import Backbone, nearest_names
 from finola.encoders.mobile_former import SPECS, MobileFormer
-from finola.errors import UnknownNameError
+from finola.encoders.refinement import ConvRefiner, PooledRefiner
+from finola.encoders.waves import WaveEncoder
+from finola.errors import InputError, UnknownNameError
 
 
-def build_encoder(name: str, image_size: tuple[int, int]) -> nn.Module:
-    """Build a randomly initialised encoder by name: `mf-w720` … `mf-w5760`, or a timm model.
+def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | None = None) -> nn.Module:
+    """Build an encoder by name: `mf-w720` … `mf-w5760`, a timm model, or `waves` with an optional `+REFINEMENT`.
+
+    It is randomly initialised, except for the wave encoder, which also needs the configuration of its model.
 
     >>> build_encoder("mf-w720", image_size=(256, 256)).channels
     720
     """
+    kind, _, refinement = name.partition("+")
+    if kind == "waves":
+        if config is None:
+            raise InputError(f"{name} computes q without a feature map, which is needed here. Choose another encoder.")
+        encoder = WaveEncoder(config)
+        if refinement:
+            encoder.refinement = build_refinement(refinement, config, encoder.basis.size)
+        return encoder
     if name in SPECS:
         return MobileFormer(name)
     import timm
@@ -25,3 +38,22 @@ def build_encoder(name: str, image_size: tuple[int, int]) -> nn.Module:
         return Backbone(name, image_size=image_size)
     nearest = ", ".join(nearest_names(name, [*SPECS, *timm.list_models()]))
     raise UnknownNameError(f"Unknown encoder {name!r}. Did you mean one of {nearest}?")
+
+
+def build_refinement(name: str, config: ModelConfig, size: int) -> ConvRefiner | PooledRefiner:
+    """Build a refinement of the wave encoder by name, `conv` or that of an encoder, with a zero last layer."""
+    refiner: ConvRefiner | PooledRefiner
+    if name == "conv":
+        refiner = ConvRefiner(config.image_size, config.paths, size)
+    else:
+        refiner = PooledRefiner(build_encoder(name, config.image_size), config.paths, size)
+    nn.init.zeros_(refiner.last.weight)
+    nn.init.zeros_(refiner.last.bias)
+    return refiner
+
+
+def pretrained_state(name: str, image_size: tuple[int, int]) -> dict[str, Tensor]:
+    """State dict of the encoder `name` with timm's pretrained weights, downloaded on first use."""
+    if name in SPECS or name.startswith("waves"):
+        raise InputError(f"Encoder {name} has no pretrained weights; pretrained=True needs a timm model.")
+    return Backbone(name, pretrained=True, image_size=image_size).state_dict()

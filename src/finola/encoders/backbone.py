@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from finola.checks import check_size, check_values
 from finola.errors import InputError, UnknownNameError
+from finola.hub import download
+from finola.serialization import read_weights
 
 
 def nearest_names(name: str, known: list[str], count: int = 3) -> list[str]:
@@ -17,11 +19,22 @@ def nearest_names(name: str, known: list[str], count: int = 3) -> list[str]:
     return difflib.get_close_matches(name.lower(), known, n=count, cutoff=0.0)
 
 
+def pretrained_weights(name: str) -> dict[str, Tensor]:
+    """Weights of a timm model, downloaded as safetensors on first use. Files that would be unpickled are not read."""
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None or not cfg.hf_hub_id:
+        raise InputError(f"timm has no pretrained weights of {name!r} in safetensors format. Choose another model.")
+    file = (cfg.hf_hub_filename or "model.safetensors").replace("pytorch_model.bin", "model.safetensors")
+    return read_weights(download(cfg.hf_hub_id, file, f"Pretrained weights of {name} cannot be downloaded"))
+
+
 class Backbone(nn.Module):
     """timm model up to its deepest stage with a stride of at most 16, or its finest stage if all are coarser.
 
     Images in [0, 1] are normalised by the mean and std of the model. Models with a fixed input size (ViT, Swin, …) are
-    built for `image_size` and accept no other size.
+    built for `image_size` and accept no other size. With `pretrained` the weights are those of timm.
 
     >>> Backbone("resnet18")(torch.rand(1, 3, 256, 256)).shape
     torch.Size([1, 256, 16, 16])
@@ -50,6 +63,8 @@ class Backbone(nn.Module):
             # ViTs have several maps of the same scale; use the deepest of each scale.
             deepest = dict(zip(info.reduction(), info.out_indices, strict=True))
             selected = [index for reduction, index in deepest.items() if reduction <= 16] or [deepest[min(deepest)]]
+            if pretrained:
+                options["pretrained_cfg_overlay"] = {"state_dict": pretrained_weights(name)}
             model: Any = timm.create_model(name, pretrained=pretrained, out_indices=selected, **options)
         except (RuntimeError, TypeError, AssertionError) as error:
             size = f" at {image_size[0]}×{image_size[1]}" if self.image_size else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from finola.config import ModelConfig
 from finola.pooling import AttentionPool
 
 
@@ -60,17 +59,3 @@ class PooledRefiner(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         coordinates: Tensor = self.last(self.pool(self.encoder(images)))
         return coordinates
-
-
-def build_refinement(name: str, config: ModelConfig, size: int) -> ConvRefiner | PooledRefiner:
-    """Build a refinement by name, `conv`, a Mobile-Former or a timm backbone, with a zero last layer."""
-    refiner: ConvRefiner | PooledRefiner
-    if name == "conv":
-        refiner = ConvRefiner(config.image_size, config.paths, size)
-    else:
-        from finola.encoders import build_encoder
-
-        refiner = PooledRefiner(build_encoder(name, config.image_size), config.paths, size)
-    nn.init.zeros_(refiner.last.weight)
-    nn.init.zeros_(refiner.last.bias)
-    return refiner

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from finola.checks import check_values
 from finola.config import ModelConfig
-from finola.encoders.refinement import build_refinement
 from finola.errors import CorruptFileError
 from finola.propagation import start_positions
+from finola.serialization import weights_follow
 from finola.wave.basis import WaveBasis
 from finola.wave.spectrum import OPPONENT, Spectrum
 
@@ -28,6 +28,7 @@ class WaveEncoder(nn.Module):
     of the waves, gives the amplitudes. No matrix with one row per pixel is needed.
     """
 
+    returns_q = True  # needs no pooling
     column_waves: Tensor  # (W, 2·|u|): cosines, then sines, of every distinct u
     row_waves: Tensor  # (2·|v|, H)
     colour_mix: Tensor  # (3, 3)
@@ -37,7 +38,6 @@ class WaveEncoder(nn.Module):
     def __init__(
         self,
         config: ModelConfig,
-        refinement: str | None = None,
         spectrum: Spectrum | None = None,
         *,
         stored: bool = True,
@@ -50,13 +50,14 @@ class WaveEncoder(nn.Module):
         if not stored:
             # The method is not annotated in torch.
             self.register_state_dict_post_hook(_remove_analysis)  # type: ignore[no-untyped-call]
-        self.refinement = build_refinement(refinement, config, self.basis.size) if refinement else None
+        self.refinement: nn.Module | None = None
 
     def set_spectrum(self, spectrum: Spectrum | None) -> None:
         """Use the waves of this spectrum (None: the bundled one) and compute their analysis matrices."""
         self.basis = WaveBasis(self.config, spectrum)
         self._prepare()
-        self.analysis = nn.ParameterList(nn.Parameter(matrix) for matrix in self._solved())
+        matrices = [torch.empty(n, n) for n in self.basis.sizes()] if weights_follow() else self._solved()
+        self.analysis = nn.ParameterList(nn.Parameter(matrix) for matrix in matrices)
 
     def _solved(self) -> list[Tensor]:
         """Least-squares analysis matrices: the inverse of the Gram matrix of the waves of each colour."""
@@ -112,14 +113,12 @@ class WaveEncoder(nn.Module):
             self.basis.period = period.cpu().clone()
             self.basis.set_waves(waves.cpu().clone(), state_dict[f"{prefix}basis.means"].cpu().clone())
             self._prepare()
-            if not self.stored:
-                state_dict |= {f"{prefix}analysis.{colour}": matrix for colour, matrix in enumerate(self._solved())}
             trainable = any(matrix.requires_grad for matrix in self.analysis)
             sizes = self.basis.sizes()
             self.analysis = nn.ParameterList(nn.Parameter(torch.empty(n, n), trainable) for n in sizes)
             self.to(device)
-        elif not self.stored:
-            state_dict |= {f"{prefix}analysis.{colour}": own.detach() for colour, own in enumerate(self.analysis)}
+        if not self.stored:
+            state_dict |= {f"{prefix}analysis.{colour}": matrix for colour, matrix in enumerate(self._solved())}
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _check_waves(self, given: dict[str, Tensor]) -> None:

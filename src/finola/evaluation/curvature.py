@@ -84,13 +84,13 @@ def has_recurrence(model: nn.Module) -> bool:
 
 def load_model(name: str) -> nn.Module:
     """Load an autoencoder or a masked model, or else the encoder of a trained model or an encoder by its name."""
-    from finola.zoo import find_trained, kind_of, load, load_encoder
+    from finola.hub import model_type
+    from finola.model_zoo import load, load_encoder
 
-    kind, folder = kind_of(name), find_trained(name)
-    if kind == "a masked model":
-        masked: MaskedFinola = MaskedFinola.from_pretrained(str(folder))
-        return masked.eval()
-    if kind == "an autoencoder" or "@" in name:
+    kind = model_type(name)
+    if kind == "masked":
+        return MaskedFinola.from_pretrained(name)
+    if kind == "autoencoder" or "@" in name:
         return load(name)
     return load_encoder(name).eval()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Iterable
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from PIL import Image
 from finola.data.detection import Fit, ObjectDataset, letterbox
 from finola.data.sources import Source
 from finola.data.transforms import render_views
-from finola.errors import InputError, MissingFileError
+from finola.errors import InputError
 from finola.heads.detection_model import DetectionModel, Detections
-from finola.heads.detector import Detector
 from finola.heads.mask_rcnn import Segmenter
 from finola.image_io import shown_size
 
@@ -25,28 +23,11 @@ METRICS = ("AP", "AP50", "AP75", "AP_S", "AP_M", "AP_L", "AR1", "AR10", "AR100",
 """Names of COCO's twelve metrics, in the order of pycocotools."""
 
 
-def load_detector(name: str | Path) -> DetectionModel:
-    """Load a trained detector or segmenter from a folder or hub id, in evaluation mode."""
-    from finola.zoo import find_trained, kind_of
-
-    folder, kind = find_trained(str(name)), kind_of(str(name))
-    if folder is None:
-        raise MissingFileError(
-            f"{str(name)!r} is not a folder or hub id. Train a detector with finola train detection/…."
-        )
-    classes: dict[str | None, type[DetectionModel]] = {"a detector": Detector, "a segmenter": Segmenter}
-    if kind not in classes:
-        raise InputError(
-            f"{name} is {kind}, but a detector is needed. Train a head on it with finola train detection/…."
-        )
-    model: DetectionModel = classes[kind].from_pretrained(str(folder))
-    return model.eval()
-
-
 @torch.inference_mode()
 def detect(model: DetectionModel, photo: Image.Image, *, score: float = 0.0, name: str = "the photo") -> Detections:
     """Detect objects in an opened photo, in pixels of the photo; those with a lower score are dropped.
 
+    >>> from finola.heads.detector import Detector
     >>> from finola.image_io import open_photo
     >>> model = Detector("mf-w720", classes=["cat"], size=(64, 96)).eval()
     >>> detections = detect(model, open_photo("skimage:chelsea"))

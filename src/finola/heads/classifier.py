@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from finola.config import HEADS
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
-from finola.pretrained import Pretrained
+from finola.serialization import Pretrained
 
 
 def ranks(logits: Tensor, labels: Tensor) -> Tensor:
@@ -91,6 +91,8 @@ class Classifier(nn.Module, Pretrained, tags=["finola", "image-classification"])
     >>> model.rank(torch.rand(3, 64, 64))[0][0] in ("cat", "dog")
     True
     """
+
+    model_type = "classifier"
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from finola.encoders import build_encoder
 from finola.errors import InputError
-from finola.pretrained import Pretrained
+from finola.serialization import Pretrained
 
 
 class Detections(NamedTuple):

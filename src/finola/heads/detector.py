@@ -23,6 +23,8 @@ class Detector(DetectionModel):
     torch.Size([100, 4])
     """
 
+    model_type = "detector"
+
     def __init__(
         self,
         encoder: str = "mf-w720",

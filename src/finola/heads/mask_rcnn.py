@@ -29,6 +29,8 @@ class Segmenter(DetectionModel):
     torch.Size([64, 96])
     """
 
+    model_type = "segmenter"
+
     def __init__(
         self,
         encoder: str = "mf-w720",

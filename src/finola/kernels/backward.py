@@ -106,7 +106,7 @@ class Run(NamedTuple):
         states = first.new_empty(steps, *first.shape)
         total, r = first.new_empty(2, steps, *first.shape[:-1], 1)
         centred, product = scratch.lines(2, first.shape)
-        multiply = multiplier(matrix, first.shape[-2], steps)
+        multiply = multiplier(matrix)
         here = first
         for step in range(steps):
             total[step], r[step] = advance(here, multiply, states[step], centred, product)

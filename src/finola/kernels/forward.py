@@ -33,7 +33,6 @@ Matrices = tuple[Tensor, Tensor, Tensor, Tensor]
 Keep = Callable[[slice, Tensor], None]  # ascending indices of lines along a sweep, and the lines (ways, rows, C)
 Multiply = Callable[[Tensor, Tensor], Tensor]  # rows and a buffer for their product → the product
 PAIRED = 512  # largest number of channels for which a batched product is faster, including stacking the matrices
-PACKED = 4  # smallest number of steps for which packing a large matrix for MKL saves time
 
 
 class Sweep(NamedTuple):
@@ -82,19 +81,13 @@ class Moments(NamedTuple):
     r: Tensor
 
 
-def multiplier(matrix: Tensor, rows: int, steps: int) -> Multiply:
-    """Function that multiplies `rows` rows by one matrix `steps` times, or two batches of rows by two matrices.
+def multiplier(matrix: Tensor) -> Multiply:
+    """Product of rows by one matrix (C, C), or of two batches of rows by two matrices (2, C, C).
 
-    Autocast does not affect products with an `out`, so the recurrence has the precision of its matrices. MKL's packed
-    product, which torch.compile uses on CPUs, is used if PyTorch provides it.
+    Autocast does not affect products with an `out`, so the recurrence has the precision of its matrices.
     """
-    if matrix.ndim == 3:
-        return lambda h, out: torch.bmm(h, matrix.mT, out=out)
-    plain = matrix.device.type == "cpu" and matrix.dtype == torch.float32 and torch.backends.mkl.is_available()
-    if plain and len(matrix) > PAIRED and steps >= PACKED and rows > 1 and hasattr(torch.ops.mkl, "_mkl_linear"):
-        packed = torch.ops.mkl._mkl_reorder_linear_weight(matrix.contiguous(), rows)
-        return lambda h, out: torch.ops.mkl._mkl_linear(h, packed, matrix, None, rows)
-    return lambda h, out: torch.mm(h, matrix.mT, out=out)
+    product = torch.bmm if matrix.ndim == 3 else torch.mm
+    return lambda h, out: product(h, matrix.mT, out=out)
 
 
 class Scratch:
@@ -187,14 +180,14 @@ def _walk(first: Tensor, sweep: Sweep, keep: Keep, scratch: Scratch) -> None:
     ends = first.expand(2, *first.shape)
     if sweep.together:
         assert sweep.stacked is not None
-        multiply = multiplier(sweep.stacked, len(first), sweep.together)
+        multiply = multiplier(sweep.stacked)
         here, centred, product = scratch.lines(3, ends.shape)
         for step in range(sweep.together):
             advance(here if step else ends, multiply, here, centred, product)
             keep(sweep.pair(step + 1), here)
         ends = here.clone() if any(sweep.alone) else ends
     for way, steps in enumerate(sweep.alone):
-        multiply = multiplier(sweep.matrices[way], len(first), steps)
+        multiply = multiplier(sweep.matrices[way])
         here, centred, product = scratch.lines(3, first.shape)
         for step in range(steps):
             advance(here if step else ends[way], multiply, here, centred, product)

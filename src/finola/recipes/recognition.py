@@ -56,7 +56,7 @@ def _probes() -> Recipes:
                 "base": "_tran",
                 "about": f"tran-{blocks} probing {encoder}",
                 "model": model,
-                "head": {"kind": f"tran-{blocks}", "dropout": dropout, "erase": erase},
+                "head": {"kind": f"tran-{blocks}", "dropout": dropout, "random_erasing": erase},
             }
     for channels in (64, 128, 256, 512, 1024, 2048, 3072):
         for head, title in (("lin", "linear"), ("tran1", "tran-1")):
@@ -88,7 +88,7 @@ def _labelled_and_contrastive() -> Recipes:
             "about": f"the same encoder and head from scratch with labels, {width} channels (Sup-IN1K)",
             "model": {"name": f"mf-w{width}"},
             "head": head,
-            "optimiser": {"base_rate": 1e-3, "layer_decay": None},
+            "optimiser": {"base_lr": 1e-3, "layer_decay": None},
             "schedule": {"epochs": 300},
         }
         recipes[f"moco/w{width}"] = {

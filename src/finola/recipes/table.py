@@ -234,6 +234,28 @@ ALIASES: dict[str, str] = (
 """Names of recipes that repeat another one: the same settings under the name of another table."""
 
 
+STARTING_POINTS = (
+    "smoke",
+    "waves-tile64",
+    "masked/b-w720-128",
+    "probe/tran1-w720-128",
+    "detection/dec-211-w720-192",
+)
+"""Recipes to start from: none needs a GPU, the first no data."""
+
+GROUPS: dict[str, str] = {
+    **{f"paper/{folder}/": f"{table.number} of the paper ({table.label})" for folder, table in TABLES.items()},
+    "cpu/": "a small version of each paper/… recipe for CPUs",
+    "masked/": "masked FINOLA: pre-training, and reconstruction from its encoder",
+    "probe/": "classification heads on a frozen encoder",
+    "finetune/": "fine-tuning of encoder and head, initialised from a probe",
+    "supervised/": "the same encoder and head from scratch with labels",
+    "moco/": "MoCo-v2 on the same encoders",
+    "detection/": "DETR and Mask R-CNN on COCO",
+}
+"""Recipes that are listed together, by the prefix of their names."""
+
+
 def canonical(name: str) -> str:
     """The name under which a recipe's model is trained: that of the repeated recipe for an alias, otherwise `name`.
 

@@ -6,7 +6,6 @@ import signal
 
 from lightning.pytorch import LightningDataModule
 
-from finola.config import ModelConfig
 from finola.data import (
     Batch,
     CentreCrop,
@@ -20,7 +19,8 @@ from finola.data import (
 )
 from finola.data.sources import evenly
 from finola.errors import InputError
-from finola.training.config import ON_ENCODERS, ON_OBJECTS, DataSection, Recipe
+from finola.training.config import CropRecipe, Recipe
+from finola.training.sections import CropSection
 
 WORKER_GRACE_PERIOD = 30  # seconds between SIGTERM and the end of a loader worker
 
@@ -31,14 +31,15 @@ class Photos(LightningDataModule):
     `data.batch_size` is divided among processes and gradient-accumulation passes.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: CropRecipe) -> None:
         super().__init__()
-        self.recipe = recipe
-        data, size = recipe.data, image_size(recipe)
-        self.train = self._open(
-            data.path, "train", train_transform(data, size), data.limit, data.crops_per_image, data.augment
-        )
-        val_size = (data.val_size, data.val_size) if data.val_size else size
+        self.recipe: Recipe = recipe
+        self.crops_per_image = recipe.data.crops_per_image
+        data, size, side = recipe.data, recipe.image_size, getattr(recipe.data, "size", None)
+        transform = train_transform(data, (side, side) if side else size)
+        self.train = self._open(data.path, "train", transform, data.limit, data.crops_per_image, data.augment)
+        val_side = getattr(data, "val_size", None)
+        val_size = (val_side, val_side) if val_side else size
         self.val = self._open(data.val_path or data.path, "val", CentreCrop(val_size), data.val_limit)
         if self.train.num_classes:
             self.val.number_like(self.train)
@@ -78,8 +79,8 @@ class Photos(LightningDataModule):
     @property
     def steps_per_epoch(self) -> int:
         """Number of optimisation steps per epoch. Photos after the last full batch are dropped."""
-        accumulate = self.recipe.trainer.accumulate
-        photos = per_pass(self.recipe, self._processes) * self._processes // self.recipe.data.crops_per_image
+        accumulate = self.recipe.trainer.accumulate_grad_batches
+        photos = per_pass(self.recipe, self._processes) * self._processes // self.crops_per_image
         return -(-(len(self.train) // max(1, photos)) // accumulate)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
@@ -91,7 +92,7 @@ class Photos(LightningDataModule):
         return self.trainer.world_size if self.trainer else 1
 
     def _load(self, dataset: PhotoDataset, batch: int, shuffle: bool) -> Loader:
-        workers = self.recipe.data.workers
+        workers = self.recipe.data.num_workers
         on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
         loader = make_loader(
             dataset,
@@ -123,32 +124,17 @@ def per_pass(recipe: Recipe, processes: int) -> int:
     >>> per_pass(Recipe(), processes=8)
     16
     """
-    batch, shares = recipe.data.batch_size, processes * recipe.trainer.accumulate
+    batch, shares = recipe.data.batch_size, processes * recipe.trainer.accumulate_grad_batches
     if batch % shares:
         raise InputError(
-            f"data.batch_size={batch} cannot be divided among {processes} processes and {recipe.trainer.accumulate} "
-            f"accumulated passes. Use a multiple of {shares}."
+            f"data.batch_size={batch} cannot be divided among {processes} processes and "
+            f"{recipe.trainer.accumulate_grad_batches} accumulated passes. Use a multiple of {shares}."
         )
     return batch // shares
 
 
-def image_size(recipe: Recipe) -> tuple[int, int]:
-    """Size (height, width) of the model's input; for tasks on an encoder, that of `data.size` or `objects`."""
-    if recipe.task in ON_OBJECTS:
-        return recipe.objects.short[1], recipe.objects.long
-    if recipe.task in ON_ENCODERS:
-        return recipe.data.size or 0, recipe.data.size or 0
-    return ModelConfig.parse(recipe.model.name).image_size
-
-
-def train_transform(data: DataSection, model_size: tuple[int, int]) -> Transform:
+def train_transform(data: CropSection, size: tuple[int, int]) -> Transform:
     """Build the training crop of a recipe's data section."""
-    size = (data.size, data.size) if data.size else model_size
     if data.crop == "resized":
-        if len(data.scale) != 2:
-            raise InputError(
-                f"data.scale is {data.scale}, but must be the smallest and largest relative crop area, "
-                "such as [0.08, 1.0]."
-            )
         return RandomResizedCrop(size, scale=(data.scale[0], data.scale[1]), flip=data.flip)
     return RandomCrop(size, flip=data.flip) if data.crop == "random" else CentreCrop(size)

@@ -5,38 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
 from finola.config import nearest
 from finola.errors import InputError, MissingFileError
+from finola.hub import WEIGHTS, encoder_name, read_config, resolve
 from finola.masked import MaskedFinola
-from finola.serialization import WEIGHTS, load_weights, read_weights
-from finola.training.config import ModelSection
+from finola.model_zoo import load
+from finola.serialization import load_weights, read_weights
+from finola.training.config import Recipe
 from finola.training.processes import print_on_rank_zero
+from finola.training.sections import ModelSection
 from finola.wave.initialisation import wave_basis
-from finola.zoo import encoder_name, find_trained, load, read_config, trained_part
+
+R = TypeVar("R", bound=Recipe)
 
 
-def resolve_encoder(section: ModelSection) -> tuple[str, Path | None]:
-    """Encoder name of a recipe's model section, and the folder of its trained weights, or None."""
-    if section.weights is None:
-        return section.name, None
-    folder = find_weights_folder(section.weights)
-    name = encoder_name(folder)
-    if section.name not in ("", name):
-        raise InputError(
-            f"model.name is {section.name}, but the encoder in model.weights={section.weights} is {name}. "
-            "Leave model.name out, or choose other weights."
-        )
-    return name, folder
+def resolve_encoder(recipe: R) -> R:
+    """Complete a recipe without `model.name` with the name of the encoder in `model.weights`."""
+    section = recipe.model
+    if section.name or section.weights is None:
+        return recipe
+    return replace(recipe, model=replace(section, name=encoder_name(find_weights_folder(section.weights))))
 
 
 def find_weights_folder(weights: str) -> Path:
     """Folder of the trained model given by `model.weights`."""
-    folder = find_trained(weights)
+    folder = resolve(weights)
     if folder is None:
         raise MissingFileError(f"model.weights is {weights!r}, but no trained model of that name or path exists.")
     return folder
@@ -47,19 +45,30 @@ def same_shapes(given: dict[str, Tensor], own: dict[str, Tensor]) -> bool:
     return {key: value.shape for key, value in given.items()} == {key: value.shape for key, value in own.items()}
 
 
-def initialise_encoder(encoder: nn.Module, folder: Path) -> None:
-    """Initialise an encoder from a trained model of any kind."""
-    load_weights(encoder, trained_part(folder, "encoder."), f"{folder / WEIGHTS} (encoder)")
+def initialise_encoder(encoder: nn.Module, section: ModelSection) -> Path | None:
+    """Initialise an encoder from the trained model in `model.weights`, of any kind, and return its folder."""
+    if section.weights is None:
+        return None
+    folder = find_weights_folder(section.weights)
+    if (name := encoder_name(folder)) != section.name:
+        raise InputError(
+            f"model.name is {section.name}, but the encoder in model.weights={section.weights} is {name}. "
+            "Leave model.name out, or choose other weights."
+        )
+    load_weights(encoder, read_weights(folder / WEIGHTS, "encoder."), f"{folder / WEIGHTS} (encoder)")
+    return folder
 
 
-def initialise_head(model: Any, folder: Path) -> None:
-    """Initialise the encoder from a trained model, and the head if its kind and classes match.
+def initialise_head(model: Any, section: ModelSection) -> None:
+    """Initialise the encoder from `model.weights`, and the head if its kind and classes match.
 
     This allows fine-tuning to start from a probe. Otherwise the head is randomly initialised, and a message reports
     it if the trained model has a head.
     """
-    initialise_encoder(model.encoder, folder)
-    config, head = read_config(folder), trained_part(folder, "head.")
+    folder = initialise_encoder(model.encoder, section)
+    if folder is None:
+        return
+    config, head = read_config(folder), read_weights(folder / WEIGHTS, "head.")
     if config.get("classes") == model.classes and same_shapes(head, model.head.state_dict()):
         load_weights(model.head, head, f"{folder / WEIGHTS} (head)")
     elif head:
@@ -78,7 +87,7 @@ def initialise_masked(model: MaskedFinola, name: str) -> None:
     load_weights(model, given, name)
 
 
-def initialise(model: Autoencoder, name: str) -> list[str]:
+def initialise_autoencoder(model: Autoencoder, name: str) -> list[str]:
     """Initialise `model` from a trained one and return the names of the copied tensors.
 
     From a model of the same name, everything is copied; from an autoencoder with another encoder, the recurrence and
@@ -86,15 +95,13 @@ def initialise(model: Autoencoder, name: str) -> list[str]:
     (as in the appendix's comparison of FINOLA and masked FINOLA). Each part is copied completely, or InputError is
     raised. A message lists the parts that are trained from scratch.
     """
-    own, folder = model.state_dict(), find_trained(name)
-    is_autoencoder = folder is None or ("variant" not in (config := read_config(folder)) and "name" in config)
-    if is_autoencoder:
+    own, folder = model.state_dict(), resolve(name)
+    if folder is None or read_config(folder)["type"] == "autoencoder":
         trained = load(name)
         fits = trained.state_dict()
         if str(trained.config) != str(model.config):
             fits = _without_encoder(trained, model)
     else:
-        assert folder is not None
         fits = _parts(read_weights(folder / WEIGHTS), own, f"{model.config}", name)
     load_weights(model, own | fits, name)
     copied, parts = ({key.partition(".")[0] for key in keys} for keys in (fits, own))

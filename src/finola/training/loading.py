@@ -3,71 +3,120 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
-import types
 import typing
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from finola.config import nearest
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
 from finola.recipes.table import RECIPES
-from finola.training.config import Recipe, check
-from finola.training.parsing import MAX_FILE_SIZE, parse_setting, shown
+from finola.training.config import Recipe, ReconstructionRecipe, recipe_class
+from finola.training.validation import (
+    MAX_FILE_SIZE,
+    Settings,
+    check_key,
+    check_type,
+    leaves,
+    nest,
+    parse_setting,
+    schema,
+    shown,
+)
 
+RECIPE = "recipe.yaml"
+"""File of the resolved recipe in a run directory."""
 BUNDLED = Path(__file__).parents[1] / "recipes"
+COMMAND_LINE = "the command line"
 MAX_SETTINGS = 500
-MAX_KEY_LENGTH = 200
-_TYPE_NAMES = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Load a bundled recipe by name (`finola train --list`) or a YAML file, and apply overrides such as `seed=1`.
 
-    A file can inherit from another recipe by its `base` key.
+    A file can inherit from another recipe by its `base` key. Overrides apply to all stages of a recipe; one of a single
+    stage begins with its number, as in `stages.2.trainer.max_time=1h`.
 
     >>> load_recipe("smoke", ["schedule.epochs=2"]).schedule.epochs
     2
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     path = find(source)
-    settings: dict[str, tuple[Any, str]] = {}
+    settings: Settings = {}
     for where, content in reversed(_with_bases(path)):
-        settings |= {key: (value, where) for key, value in _leaves(content)}
+        settings |= {key: (value, where) for key, value in leaves(content)}
+    settings.pop("base", None)
+    stages = _stages(*settings.pop("stages", ([], "")))
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
             raise InputError(f"Invalid override {shown(override)}. Write key=value, such as schedule.epochs=20.")
         value = parse_setting(text, f"The override {shown(override)}")
-        # Overriding a whole section, as in optimiser.groups={}, replaces all its settings.
-        settings = {k: v for k, v in settings.items() if not k.startswith(f"{key}.")}
-        settings |= {k: (v, "the command line") for k, v in _leaves({key: value})}
-    settings.pop("base", None)
+        if key == "stages":
+            stages = _stages(value, COMMAND_LINE)
+            continue
+        targets = [settings, *stages]
+        if key.startswith("stages."):
+            number, _, key = key.removeprefix("stages.").partition(".")
+            if number not in map(str, range(1, len(stages) + 1)) or not key:
+                raise InputError(f"Invalid override {shown(override)}: {path} has {len(stages)} stages.")
+            targets = [stages[int(number) - 1]]
+        for target in targets:
+            # Overriding a whole section, as in optimiser.groups={}, replaces all its settings.
+            for known in [known for known in target if known == key or known.startswith(f"{key}.")]:
+                del target[known]
+        targets[0] |= {k: (v, COMMAND_LINE) for k, v in leaves({key: value})}
+    recipe = _build(settings, path)
+    for each in [_build(settings | stage, path) for stage in stages] or [recipe]:
+        each.check()
+    recipe.stages = [nest(stage) for stage in stages]
+    return recipe
+
+
+def stage_recipes(recipe: Recipe) -> list[Recipe]:
+    """Recipes of the stages of a recipe, without initial weights from the stage before; empty if it has no stages."""
+    common = {key: (value, recipe.name) for key, value in settings_of(recipe).items() if not key.startswith("stages")}
+    return [
+        _build(common | {key: (value, f"stage {number}") for key, value in leaves(stage)}, recipe.name)
+        for number, stage in enumerate(recipe.stages, 1)
+    ]
+
+
+def _stages(value: Any, where: str) -> list[Settings]:
+    """Settings of the stages of a recipe, by dotted key."""
+    if not isinstance(value, list) or not all(isinstance(stage, dict) for stage in value):
+        raise InputError(f"{where} sets stages to {shown(value)}, but a list of sections is expected.")
+    stages: list[Settings] = []
+    for number, stage in enumerate(value, 1):
+        settings = {key: (item, f"stage {number} of {where}") for key, item in leaves(stage)}
+        for key in sorted({"base", "name", "stages", "task"} & settings.keys()):
+            raise InputError(f"Stage {number} of {where} sets {key}, which is common to all stages.")
+        stages.append(settings)
+    return stages
+
+
+def _build(settings: Settings, source: Path | str) -> Recipe:
+    """Build the recipe of the task that the settings name. Raises InputError for unknown keys and wrong types."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    task, where = settings.get("task", (ReconstructionRecipe.task, ""))
+    if not isinstance(task, str):
+        raise InputError(f"{where} sets task to {shown(task)}, but a string is expected.")
+    kind = recipe_class(task)
     if len(settings) > MAX_SETTINGS:
-        raise InputError(f"{path} has {len(settings)} settings; the maximum is {MAX_SETTINGS}.")
+        raise InputError(f"{source} has {len(settings)} settings; the maximum is {MAX_SETTINGS}.")
     for key, (value, where) in settings.items():
-        _check_key(key, value, where)
+        check_key(kind, key, value, where)
     try:
-        config = OmegaConf.merge(_schema(), _nest({key: value for key, (value, _) in settings.items()}))
+        config = OmegaConf.merge(schema(kind), nest(settings))
         recipe = typing.cast(Recipe, OmegaConf.to_object(config))
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         for key, (value, where) in settings.items():
-            _check_type(key, value, where)
-        raise InputError(f"{path} is not a valid recipe: {str(error).splitlines()[0]}.") from error
-    recipe.name = recipe.name or name_of(path)
-    return check(recipe)
-
-
-@cache
-def _schema() -> Any:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.structured(Recipe)  # slow to create, fast to copy
+            check_type(kind, key, value, where)
+        raise InputError(f"{source} is not a valid recipe: {str(error).splitlines()[0]}.") from error
+    recipe.name = recipe.name or name_of(source)
+    return recipe
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
@@ -116,7 +165,7 @@ def name_of(found: Path | str) -> str:
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """Flatten a recipe to a dictionary from dotted keys to values."""
-    return dict(_leaves(dataclasses.asdict(recipe)))
+    return dict(leaves(dataclasses.asdict(recipe)))
 
 
 def _with_bases(found: Path | str) -> list[tuple[str, dict[str, Any]]]:
@@ -160,105 +209,3 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is not a recipe: it contains a {type(content).__name__}, not a mapping of settings."
         )
     return content
-
-
-def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _nest(settings: dict[str, Any]) -> dict[str, Any]:
-    """Inverse of `_leaves`."""
-    nested: dict[str, Any] = {}
-    for key, value in settings.items():
-        *sections, last = key.split(".")
-        inner = nested
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[last] = value
-    return nested
-
-
-def _check_key(key: str, value: Any, where: str) -> None:
-    """Raise InputError for an unknown key or a missing value."""
-    expected = _type_of(key) if len(key) <= MAX_KEY_LENGTH else None
-    if expected is None:
-        raise InputError(f"Unknown setting {shown(key)} in {where}: {_nearest_key(key)}")
-    if value is None and not _allows_none(expected):
-        raise InputError(f"{where} sets {key} to nothing, but {_describe(expected)} is expected.")
-    # OmegaConf does not check the type of lists and sections inside a list.
-    items = value if typing.get_origin(expected) is list and isinstance(value, list) else []
-    if any(item is None or isinstance(item, list | dict) for item in items):
-        raise InputError(f"{where} sets {key} to {shown(value)}, but {_describe(expected)} is expected.")
-    if dataclasses.is_dataclass(expected) and not isinstance(value, dict):
-        example = f"{key}.{next(iter(typing.get_type_hints(expected)))}"
-        got = f"{shown(value)} ({type(value).__name__})"
-        raise InputError(f"{where} sets {key} to {got}, but it is a section with settings such as {example}.")
-
-
-def _check_type(key: str, value: Any, where: str) -> None:
-    """Raise InputError for a value of the wrong type."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        OmegaConf.to_object(OmegaConf.merge(_schema(), _nest({key: value})))
-    except (OmegaConfBaseException, ValueError, TypeError) as error:
-        got = f"{shown(value)} ({type(value).__name__})"
-        raise InputError(f"{where} sets {key} to {got}, but {_describe(_type_of(key))} is expected.") from error
-
-
-@cache
-def _type_of(key: str) -> Any:
-    """Type annotation of a dotted key, or None if the key is unknown."""
-    kind: Any = Recipe
-    for part in key.split("."):
-        if typing.get_origin(kind) is dict:
-            kind = typing.get_args(kind)[1]
-            continue
-        hints = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
-        if part not in hints:
-            return None
-        kind = hints[part]
-    return kind
-
-
-def _allows_none(kind: Any) -> bool:
-    return type(None) in typing.get_args(kind)
-
-
-def _describe(kind: Any) -> str:
-    if isinstance(kind, types.UnionType):
-        return f"{_describe(next(k for k in typing.get_args(kind) if k is not type(None)))} or nothing"
-    if typing.get_origin(kind) is list:
-        item = {float: "numbers", int: "integers", str: "strings"}[typing.get_args(kind)[0]]
-        return f"a list of {item}"
-    return _TYPE_NAMES.get(kind, "a section of settings")
-
-
-def known_keys(kind: Any = Recipe, prefix: str = "") -> list[str]:
-    """All dotted keys; NAME stands for user-defined names such as those of parameter groups."""
-    keys = []
-    for name, hint in typing.get_type_hints(kind).items():
-        if dataclasses.is_dataclass(hint):
-            keys += known_keys(hint, f"{prefix}{name}.")
-        elif typing.get_origin(hint) is dict:
-            keys += known_keys(typing.get_args(hint)[1], f"{prefix}{name}.NAME.")
-        else:
-            keys.append(prefix + name)
-    return keys
-
-
-def _nearest_key(key: str) -> str:
-    """Suggest the most similar key. The last component has extra weight, so that `epochs` suggests schedule.epochs."""
-    key = key[:MAX_KEY_LENGTH]  # comparison time is quadratic in the length
-    last = key.rsplit(".", 1)[-1]
-
-    def similarity(candidate: str) -> float:
-        last_ratio = difflib.SequenceMatcher(None, last, candidate.rsplit(".", 1)[-1]).ratio()
-        return difflib.SequenceMatcher(None, key, candidate).ratio() + last_ratio
-
-    return f"did you mean {max(known_keys(), key=similarity)}?"

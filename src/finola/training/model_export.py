@@ -9,15 +9,15 @@ import finola
 from finola.config import show_size
 from finola.errors import MissingFileError
 from finola.files import write_tensors, write_text
-from finola.serialization import WEIGHTS, load_weights
-from finola.training.checkpoint_files import BEST, LAST, read_checkpoint
-from finola.training.config import ON_OBJECTS, Recipe
-from finola.training.data_module import image_size
-from finola.training.ema import KEY as EMA_KEY
-from finola.training.loading import load_recipe
-from finola.training.loggers import CURVE, read_curve
-from finola.training.run_directory import RECIPE
-from finola.training.tasks.base import build_task
+from finola.hub import WEIGHTS
+from finola.serialization import load_weights
+from finola.training.callbacks import EMA_KEY
+from finola.training.checkpointing import BEST, LAST, read_checkpoint
+from finola.training.config import ObjectRecipe, Recipe
+from finola.training.loading import RECIPE, load_recipe
+from finola.training.reporting import CURVE, read_curve
+from finola.training.sections import CropSection
+from finola.training.tasks.base import task_class
 
 FULL_PRECISION = "analysis"  # inverts nearly dependent waves: half precision costs 2 dB here, 0.0001 dB elsewhere
 
@@ -28,21 +28,22 @@ USAGE: dict[str, tuple[str, ...]] = {
         "out = model(images)  # (N, 3, H, W) in [0, 1]",
     ),
     "classify": (
-        "from finola.heads import Classifier",
-        'model = Classifier.from_pretrained("path/to/this/folder").eval()',
+        "import finola",
+        'model = finola.load_classifier("path/to/this/folder")',
         "model.rank(image, 5)  # (3, H, W) in [0, 1]: the most likely classes",
     ),
     "masked": (
-        "from finola.zoo import load_encoder",
-        'encoder = load_encoder("path/to/this/folder")',
+        "import finola",
+        'encoder = finola.load_encoder("path/to/this/folder")',
         "feature_map = encoder(images)  # (N, 3, H, W) in [0, 1]",
     ),
 }
 USAGE["moco"] = USAGE["masked"]
 USAGE["detect"] = USAGE["segment"] = (
-    "from finola.evaluation.detection import detect, load_detector",
+    "import finola",
+    "from finola.evaluation.detection import detect",
     "from finola.image_io import open_photo",
-    'model = load_detector("path/to/this/folder")',
+    'model = finola.load_detector("path/to/this/folder")',
     'detect(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
 )
 """Usage example of the model card, by task."""
@@ -51,18 +52,32 @@ USAGE["detect"] = USAGE["segment"] = (
 def export(run: str | Path, target: str | Path, which: str | None = None, *, half: bool = False) -> Path:
     """Export the model of a run directory to `target` with `save_pretrained`, with a model card (README.md).
 
-    `which` is best.ckpt or last.ckpt; by default best.ckpt if it exists. If EMA was enabled, the averaged weights are
-    exported. `half` stores parameters in half precision, except for the analysis of a wave encoder; all are loaded as
-    float32.
+    Only the run directory is read, not the weights that the run was initialised from. `which` is best.ckpt or
+    last.ckpt; by default best.ckpt if it exists. If EMA was enabled, the averaged weights are exported. `half` stores
+    parameters in half precision, except for the analysis of a wave encoder; all are loaded as float32. Of a run with
+    stages, the model of the last stage is exported.
     """
-    run, target = Path(run), Path(target)
+    run = Path(run)
+    if stages := len(list(run.glob("stage-*"))):
+        run /= f"stage-{stages}"
+    checkpoint = find_checkpoint(run, which)
+    return write_model(load_recipe(run / RECIPE), run, Path(target), checkpoint, half=half)
+
+
+def find_checkpoint(run: Path, which: str | None = None) -> Path:
+    """Checkpoint to export: `which`, or the best one, or else the last one."""
     names = [which] if which else [BEST, LAST]
     checkpoint = next((run / name for name in names if (run / name).exists()), None)
     if checkpoint is None:
         raise MissingFileError(f"{run} contains no {' or '.join(names)}. Train first with: finola train … --out {run}")
-    recipe = load_recipe(run / RECIPE)
+    return checkpoint
+
+
+def write_model(recipe: Recipe, run: Path, target: Path, checkpoint: Path | None = None, *, half: bool = False) -> Path:
+    """Write the model in a checkpoint of a run, by default the best one, to the folder `target`."""
+    checkpoint = checkpoint or find_checkpoint(run)
     content = read_checkpoint(checkpoint)
-    model: Any = build_task(recipe).model
+    model: Any = task_class(recipe).build(recipe, initialise=False)
     load_weights(model, weights_of(content), checkpoint)
     model.eval().save_pretrained(target)
     if half:
@@ -86,21 +101,22 @@ def weights_of(content: dict[str, Any]) -> dict[str, Any]:
 
 def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) -> str:
     """Build the model card: usage, data, metrics, training settings and licence."""
-    data = recipe.data
-    name = recipe.model.name or f"the encoder of {_dataset_name(recipe.model.weights)}"
-    size = show_size((data.val_size, data.val_size) if data.val_size else image_size(recipe))
-    shown = "photos resized to fit" if recipe.task in ON_OBJECTS else "centre crops of"
+    data, optimiser = recipe.data, recipe.optimiser
+    side, classes, head = getattr(data, "val_size", None), getattr(recipe, "classes", []), getattr(recipe, "head", None)
+    size = show_size((side, side) if side else recipe.image_size)
+    shown = "photos resized to fit" if isinstance(recipe, ObjectRecipe) else "centre crops of"
+    peak = (
+        f"learning rate {optimiser.lr:g}" if optimiser.lr is not None else f"base learning rate {optimiser.base_lr:g}"
+    )
     rows = [f"| {key} | {value:.4g}{' dB' if key == 'PSNR' else ''} |" for key, value in _metrics(curve, step).items()]
     settings = {
-        "task": f"{recipe.task}, {recipe.head.kind}" if recipe.task in ("classify", *ON_OBJECTS) else recipe.task,
+        "task": f"{recipe.task}, {head.kind}" if head else recipe.task,
         "steps": step,
         "images per step": data.batch_size,
-        "crop": f"{data.crop}, {data.crops_per_image} per photo",
-        {"adamw": "AdamW", "sgd": "SGD"}[
-            recipe.optimiser.kind
-        ]: f"base learning rate {recipe.optimiser.base_rate:g}, weight decay {recipe.optimiser.weight_decay:g}",
+        **({"crop": f"{data.crop}, {data.crops_per_image} per photo"} if isinstance(data, CropSection) else {}),
+        {"adamw": "AdamW", "sgd": "SGD"}[optimiser.kind]: f"{peak}, weight decay {optimiser.weight_decay:g}",
         "weights": "exponential moving average (EMA)" if ema else "as trained",
-        **({"measured": _encoder_size_note(side)} if (side := recipe.model.encoder_size) else {}),
+        **({"measured": _encoder_size_note(limit)} if (limit := getattr(recipe.model, "encoder_size", None)) else {}),
         "seed": recipe.seed,
     }
     return "\n".join(
@@ -111,7 +127,7 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             "license_name: terms-of-the-training-data",
             "tags: [finola, image-reconstruction]",
             "---",
-            f"# {name}",
+            f"# {recipe.model.name}",
             "",
             (recipe.about and f"Recipe `{recipe.name}`: {recipe.about}.") or f"Recipe `{recipe.name}`.",
             "",
@@ -120,7 +136,7 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             "```",
             "",
             "## Data",
-            *([f"Classes: {', '.join(recipe.classes)}.", ""] if 0 < len(recipe.classes) <= 100 else []),
+            *([f"Classes: {', '.join(classes)}.", ""] if 0 < len(classes) <= 100 else []),
             f"Trained on the train split of `{_dataset_name(data.path)}`, validated on the val split of "
             f"`{_dataset_name(data.val_path or data.path)}`, {shown} {size} pixels.",
             "",

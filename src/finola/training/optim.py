@@ -1,34 +1,36 @@
-"""AdamW or SGD with the paper's batch-scaled learning rate, and parameter groups with their own learning rates."""
+"""AdamW, SGD and Muon with the paper's batch-scaled learning rate, parameter groups, and learning-rate schedules."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from finola.config import nearest
 from finola.errors import InputError
-from finola.training.config import GroupSection, OptimiserSection, Recipe
-from finola.training.muon import MuonAdamW
+from finola.training.config import Recipe
+from finola.training.sections import GroupSection, OptimiserSection, ScheduleSection
 
 COMMON = "common"
 
 
-def common_rate(recipe: Recipe) -> float:
-    """Peak learning rate: `optimiser.rate` if given, otherwise base_rate · batch_size / 256.
+def peak_lr(recipe: Recipe) -> float:
+    """Peak learning rate: `optimiser.lr` if given, otherwise base_lr · batch_size / 256.
 
     The batch size counts all images of one optimisation step.
 
-    >>> round(common_rate(Recipe()), 6)
+    >>> round(peak_lr(Recipe()), 6)
     7.5e-05
     """
     section = recipe.optimiser
-    return section.rate if section.rate is not None else section.base_rate * recipe.data.batch_size / 256
+    return section.lr if section.lr is not None else section.base_lr * recipe.data.batch_size / 256
 
 
-def parameter_groups(model: nn.Module, section: OptimiserSection, rate: float) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, section: OptimiserSection, lr: float) -> list[dict[str, Any]]:
     """Build the optimiser's parameter groups.
 
     A parameter belongs to the first section of `section.groups` with a matching pattern, otherwise to the common
@@ -47,9 +49,9 @@ def parameter_groups(model: nn.Module, section: OptimiserSection, rate: float) -
     multipliers = dict(layers.values())
     groups = []
     for key, parameters in taken.items():
-        own = section.groups.get(key, GroupSection(multiplier=multipliers.get(key, 1.0)))
+        own = section.groups.get(key, GroupSection(lr_multiplier=multipliers.get(key, 1.0)))
         decay = section.weight_decay if own.weight_decay is None else own.weight_decay
-        settings: dict[str, Any] = {"lr": own.rate if own.rate is not None else rate * own.multiplier}
+        settings: dict[str, Any] = {"lr": own.lr if own.lr is not None else lr * own.lr_multiplier}
         if own.muon:
             settings["muon"] = True
         undecayed = set() if section.decay_norms_and_biases else {name for name, p in parameters.items() if p.ndim < 2}
@@ -85,7 +87,7 @@ def build_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     section = recipe.optimiser
     if len(section.betas) != 2:
         raise InputError(f"optimiser.betas is {section.betas}, but AdamW needs two values, such as [0.9, 0.999].")
-    groups = parameter_groups(model, section, common_rate(recipe))
+    groups = parameter_groups(model, section, peak_lr(recipe))
     if not groups:
         raise InputError(f"{recipe.model.name} has no trainable parameters. Check model.frozen and head.frozen.")
     if section.kind == "sgd":
@@ -110,3 +112,97 @@ def _check_matches(model: nn.Module, section: OptimiserSection, taken: dict[str,
             patterns = ", ".join(entry.match) or "no pattern"
             hint = nearest(entry.match[0].strip("*.") if entry.match else "", names)
             raise InputError(f"optimiser.groups.{key} ({patterns}) matches no parameter of the model: {hint}")
+
+
+class MuonAdamW(torch.optim.AdamW):
+    """AdamW, with Muon updates for parameter groups that set `muon=True`.
+
+    Muon updates a matrix along the orthogonalised momentum of its gradient. Convolution weights are treated as
+    matrices (out, in · height · width), which torch.optim.Muon does not support.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float) -> None:
+        for group in groups:
+            flat = [parameter for parameter in group["params"] if parameter.ndim < 2]
+            if group.get("muon") and flat:
+                raise InputError(
+                    f"optimiser.groups.{group['name']} sets muon=true, but {len(flat)} of its parameters have fewer "
+                    "than two dimensions. Match those in a separate group listed before it."
+                )
+        super().__init__(groups, betas=betas, eps=eps)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        all_groups = self.param_groups
+        for group in all_groups:
+            if group.get("muon"):
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._muon_update(parameter, group)
+        self.param_groups = [group for group in all_groups if not group.get("muon")]
+        try:
+            super().step()
+        finally:
+            self.param_groups = all_groups
+        return loss
+
+    def _muon_update(self, parameter: Tensor, group: dict[str, Any], momentum: float = 0.95) -> None:
+        gradient, state = parameter.grad, self.state[parameter]
+        assert gradient is not None
+        if not state:  # AdamW expects these keys when a checkpoint is loaded
+            state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(parameter)
+        state["step"] += 1
+        mean = state["exp_avg"].lerp_(gradient, 1 - momentum)
+        update = gradient.lerp(mean, momentum).flatten(1)  # Nesterov
+        rows, columns = update.shape
+        step = orthogonalised(update).reshape(parameter.shape)
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.add_(step, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
+
+
+def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
+    """Approximately orthogonalise a matrix: quintic Newton–Schulz iterations bring all singular values close to 1.
+
+    >>> bool((torch.linalg.svdvals(orthogonalised(torch.randn(8, 20))) - 1).abs().max() < 0.35)
+    True
+    """
+    wide: Tensor = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    wide = wide / wide.norm().clamp_min(1e-30)
+    for _ in range(steps):
+        gram = wide @ wide.T
+        wide = 3.4445 * wide + (2.0315 * gram @ gram - 4.7750 * gram) @ wide
+    return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
+
+
+def lr_factor(
+    section: ScheduleSection, steps_per_epoch: int, share_of_time: Callable[[], float] = lambda: 0.0
+) -> Callable[[int], float]:
+    """Schedule: the multiplier of the peak learning rate as a function of the step, counted from 0.
+
+    Linear warm-up, then step decay at the milestones, or cosine decay over all steps or over the time limit, of which
+    `share_of_time()` is the fraction used so far.
+
+    >>> factor = lr_factor(ScheduleSection(epochs=10, warmup_epochs=4), steps_per_epoch=1)
+    >>> factor(0), factor(3), round(factor(10), 6)
+    (0.25, 1.0, 0.0)
+    >>> factor = lr_factor(ScheduleSection(epochs=6, warmup_epochs=0, milestones=[2, 4]), steps_per_epoch=1)
+    >>> [round(factor(step), 3) for step in range(5)]
+    [1.0, 1.0, 0.1, 0.1, 0.01]
+    """
+    total, warmup = steps_per_epoch * section.epochs, round(steps_per_epoch * section.warmup_epochs)
+    milestones = [round(steps_per_epoch * epoch) for epoch in section.milestones]
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        if milestones:
+            return float(0.1 ** sum(step >= milestone for milestone in milestones))
+        by_steps = (step - warmup) / max(1, total - warmup)
+        progress = min(max(share_of_time() if section.clock == "time" else by_steps, 0.0), 1.0)
+        return section.final_lr_fraction + (1 - section.final_lr_fraction) * 0.5 * (1 + math.cos(math.pi * progress))
+
+    return factor

@@ -15,14 +15,14 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from finola.training.config import TrainerSection
+from finola.training.sections import TrainerSection
 
 
 def trainer_options(section: TrainerSection) -> dict[str, Any]:
     """Trainer options for accelerator, devices, nodes and strategy. The default for several processes is DDP."""
     devices = count_devices(section)
     strategy: Any = section.strategy
-    if strategy == "ddp" or (strategy == "auto" and devices * section.nodes > 1):
+    if strategy == "ddp" or (strategy == "auto" and devices * section.num_nodes > 1):
         # SharedBuffers synchronises running statistics before validation; during it, ranks may have unequal batches.
         known = inspect.signature(DistributedDataParallel).parameters
         option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
@@ -30,7 +30,7 @@ def trainer_options(section: TrainerSection) -> dict[str, Any]:
     return {
         "accelerator": section.accelerator,
         "devices": devices,
-        "num_nodes": section.nodes,
+        "num_nodes": section.num_nodes,
         "strategy": strategy,
         "sync_batchnorm": uses_sync_batchnorm(section),
         # The data loader already selects the samples of its rank.
@@ -43,7 +43,7 @@ def uses_sync_batchnorm(section: TrainerSection) -> bool:
 
     PyTorch's SyncBatchNorm needs CUDA. `SharedBuffers` prints a warning if batch norms are not synchronised.
     """
-    several = count_devices(section) * section.nodes > 1
+    several = count_devices(section) * section.num_nodes > 1
     return several and _on_gpus(section) and section.sync_batchnorm is not False
 
 

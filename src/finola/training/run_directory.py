@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from finola.errors import InputError
-from finola.training.checkpoint_files import LAST, PREVIOUS, find_resumable
+from finola.training.checkpointing import LAST, PREVIOUS, find_resumable
 from finola.training.config import Recipe
-from finola.training.loading import load_recipe, settings_of
+from finola.training.loading import RECIPE, load_recipe, settings_of
 from finola.training.processes import print_on_rank_zero
 
-RECIPE = "recipe.yaml"
+SUMMARY = "summary.json"
 FIXED = (
-    *("model.name", "task", "seed", "data.batch_size", "data.crops_per_image", "data.limit", "trainer.accumulate"),
-    *("trainer.ema", "model.frozen", "optimiser.kind", "head.kind", "head.frozen"),
-    *("mask.variant", "mask.one_jump", "moco.queue", "moco.size"),
+    *(
+        "model.name",
+        "task",
+        "seed",
+        "data.batch_size",
+        "data.crops_per_image",
+        "data.limit",
+        "trainer.accumulate_grad_batches",
+    ),
+    *("trainer.ema_decay", "model.frozen", "optimiser.kind", "head.kind", "head.frozen"),
+    *("mask.variant", "mask.one_jump", "moco.queue_size", "moco.projection_dim"),
 )
 """Settings that cannot change on resume, because weights, optimiser state or data position depend on them."""
 
-NOTES = ("name", "about", "paper_psnr", "classes")
+NOTES = ("name", "about", "paper_psnr", "classes", "stages")
 """Keys ignored when recipes are compared: descriptions, and classes, which come from the data."""
 
 
@@ -31,14 +40,25 @@ class StartingPoint:
     step: int
 
 
+def require_new(folder: Path, resume: bool) -> None:
+    """Raise InputError if the directory contains a run and `resume` is false."""
+    if not resume and any((folder / name).exists() for name in (RECIPE, LAST, PREVIOUS)):
+        raise InputError(f"{folder} already contains a run. Add --resume to resume it, or choose another --out.")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run in a directory has finished and written its model."""
+    summary = folder / SUMMARY
+    return summary.is_file() and json.loads(summary.read_text(encoding="utf-8"))["status"] == "finished"
+
+
 def inspect(folder: Path, recipe: Recipe, resume: bool, first_process: bool = True) -> StartingPoint:
     """Find the checkpoint to resume from in a run directory. Writes nothing.
 
     Raises InputError if the directory contains a run and `resume` is false.
     """
-    holds_run = any((folder / name).exists() for name in (RECIPE, LAST, PREVIOUS))
-    if holds_run and not resume and first_process:
-        raise InputError(f"{folder} already contains a run. Add --resume to resume it, or choose another --out.")
+    if first_process:
+        require_new(folder, resume)
     checkpoint, step, message = find_resumable(folder) if resume else (None, 0, "")
     if not first_process:
         return StartingPoint(checkpoint, step)

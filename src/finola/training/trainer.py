@@ -20,14 +20,14 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from finola.errors import FinolaError
 from finola.files import write_text
-from finola.training import clock
-from finola.training.checkpoint_files import LAST, PlainCheckpointIO
-from finola.training.checkpointing import CheckpointWriter, Interrupted
-from finola.training.clock import Clock
-from finola.training.config import Recipe, check, seconds
+from finola.training import callbacks
+from finola.training.callbacks import EMA, Clock, RandomState, SampleImages, seed_all
+from finola.training.checkpointing import LAST, CheckpointWriter, Interrupted, PlainCheckpointIO
+from finola.training.config import Recipe
 from finola.training.data_module import Photos
-from finola.training.ema import EMA
-from finola.training.loggers import build_loggers
+from finola.training.initial_weights import resolve_encoder
+from finola.training.loading import RECIPE, stage_recipes
+from finola.training.model_export import write_model
 from finola.training.processes import (
     SharedBuffers,
     count_devices,
@@ -35,13 +35,11 @@ from finola.training.processes import (
     is_first_process,
     trainer_options,
 )
-from finola.training.progress import RunProgress
-from finola.training.rng_state import RandomState, seed_all
-from finola.training.run_directory import RECIPE, StartingPoint, inspect
-from finola.training.sample_images import Pictures
+from finola.training.reporting import RunProgress, build_loggers
+from finola.training.run_directory import SUMMARY, StartingPoint, inspect, is_finished, require_new
+from finola.training.sections import seconds
 from finola.training.tasks.base import Diverged, Task, build_task, task_class
 
-SUMMARY = "summary.json"
 _IGNORED_WARNINGS = (  # Lightning warnings that do not apply here
     ".*does not have many workers.*",
     ".*smaller than the logging interval.*",
@@ -71,7 +69,7 @@ class Outcome:
     folder: str
     step: int
     epoch: int
-    figures: dict[str, float | None] = field(default_factory=dict)  # metrics of the last validation and step
+    metrics: dict[str, float | None] = field(default_factory=dict)  # of the last validation and step
     best: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     images_per_second: float = 0.0
@@ -93,11 +91,15 @@ def train(
 
     With `resume`, training continues from the last checkpoint in `out`, or starts a new run if there is none. Without
     it, a directory that contains a run raises InputError. Raises WriteError if the directory cannot be written to;
-    existing checkpoints remain intact. `half` exports weights in half precision.
+    existing checkpoints remain intact. `half` exports weights in half precision. Stages of a recipe are trained in
+    `out/stage-1`, `out/stage-2`, …, each initialised from the model of the one before; finished ones are not repeated.
     """
     folder = Path(out).expanduser()
     try:
-        return _train(recipe, folder, resume, export_to, half, quiet)
+        target = Path(export_to or folder / "model")
+        if recipe.stages:
+            return _train_stages(recipe, folder, resume, target, half, quiet)
+        return _train(recipe, folder, resume, target, half, quiet)
     except OSError as error:
         place = str(error.filename or "")
         denied = isinstance(error, PermissionError) and place.startswith((str(folder), str(export_to or folder)))
@@ -118,50 +120,80 @@ def _resume_command(folder: Path) -> str:
     return f"finola train --resume --out {folder}" if (folder / RECIPE).exists() else "the same command"
 
 
+def _train_stages(recipe: Recipe, folder: Path, resume: bool, target: Path, half: bool, quiet: bool) -> Outcome:
+    if is_first_process():
+        require_new(folder, resume)
+    stages = stage_recipes(recipe)
+    weights = recipe.model.weights
+    for number, stage in enumerate(stages, 1):
+        part, last = folder / f"stage-{number}", number == len(stages)
+        if stage.model.weights == recipe.model.weights:  # otherwise the stage sets its own
+            stage.model.weights = weights
+        if last or not is_finished(part):
+            model = target if last else part / "model"
+            outcome = _train(stage, part, resume, model, half and last, quiet, (recipe, folder))
+            if outcome.status != "finished":
+                break
+        weights = str(part / "model")
+    outcome.folder = str(folder)
+    return outcome
+
+
 def _train(
-    recipe: Recipe, folder: Path, resume: bool, export_to: str | Path | None, half: bool, quiet: bool
+    recipe: Recipe,
+    folder: Path,
+    resume: bool,
+    target: Path,
+    half: bool,
+    quiet: bool,
+    whole: tuple[Recipe, Path] | None = None,
 ) -> Outcome:
-    check(recipe)
+    """Train a recipe without stages. For a stage, `whole` is the recipe and directory that it belongs to."""
+    recipe.check()
     # GELU's tail produces denormal gradients (1e-39), ten times slower on CPUs. Must precede the first thread.
     torch.set_flush_denormal(True)
+    recipe = resolve_encoder(recipe)
     start = inspect(folder, recipe, resume, is_first_process())
     recipe, photos = task_class(recipe).open(recipe)
-    photos.check_processes(count_devices(recipe.trainer) * recipe.trainer.nodes)
+    photos.check_processes(count_devices(recipe.trainer) * recipe.trainer.num_nodes)
     seed_all(recipe.seed)
-    task = build_task(recipe)
+    task = build_task(recipe, initialise=start.checkpoint is None)
     folder.mkdir(parents=True, exist_ok=True)
-    started = clock.now()
+    started = callbacks.now()
+    recipes = {folder / RECIPE: recipe} | ({whole[1] / RECIPE: whole[0]} if whole else {})
     with _quiet_lightning():
-        trainer = build_trainer(recipe, folder, start, quiet)
+        trainer = build_trainer(recipe, folder, start, quiet, recipes)
         ending = _fit(trainer, task, photos, start, recipe)
-    outcome = _outcome(trainer, folder, ending, clock.now() - started)
+    outcome = _outcome(trainer, folder, ending, callbacks.now() - started, whole[1] if whole else folder)
     outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
     if trainer.is_global_zero:
         _report_unreadable(photos, folder)
         if outcome.status == "finished":
-            from finola.training.model_export import export
-
-            outcome.model = str(export(folder, export_to or folder / "model", half=half))
+            outcome.model = str(write_model(recipe, folder, target, half=half))
         _write_json(folder / SUMMARY, asdict(outcome))
+    if whole:
+        trainer.strategy.barrier()  # the model must be complete before another process initialises the next stage
     return outcome
 
 
-def build_trainer(recipe: Recipe, folder: Path, start: StartingPoint, quiet: bool = False) -> Trainer:
-    """Build Lightning's Trainer for a recipe."""
+def build_trainer(
+    recipe: Recipe, folder: Path, start: StartingPoint, quiet: bool = False, recipes: dict[Path, Recipe] | None = None
+) -> Trainer:
+    """Build Lightning's Trainer for a recipe. `recipes` are written when training starts."""
     section = recipe.trainer
     return Trainer(
         **trainer_options(section),
         precision=section.precision,  # type: ignore[arg-type]
         max_epochs=recipe.schedule.epochs,
-        accumulate_grad_batches=section.accumulate,
-        gradient_clip_val=section.clip,
+        accumulate_grad_batches=section.accumulate_grad_batches,
+        gradient_clip_val=section.gradient_clip_val,
         deterministic=section.deterministic,
-        check_val_every_n_epoch=section.validate_every,
+        check_val_every_n_epoch=section.check_val_every_n_epoch,
         num_sanity_val_steps=0,
         inference_mode=False,  # metric states created in inference mode could not be updated later
         log_every_n_steps=recipe.logging.every_steps,
         logger=build_loggers(recipe, folder, start.step),
-        callbacks=build_callbacks(recipe, folder, quiet),
+        callbacks=build_callbacks(recipe, folder, quiet, recipes),
         plugins=[PlainCheckpointIO(), *environment_plugins()],
         default_root_dir=folder,
         enable_progress_bar=False,
@@ -169,15 +201,18 @@ def build_trainer(recipe: Recipe, folder: Path, start: StartingPoint, quiet: boo
     )
 
 
-def build_callbacks(recipe: Recipe, folder: Path, quiet: bool = False) -> list[Callback]:
+def build_callbacks(
+    recipe: Recipe, folder: Path, quiet: bool = False, recipes: dict[Path, Recipe] | None = None
+) -> list[Callback]:
     """Build the callbacks of a run. Lightning runs `CheckpointWriter` after all others."""
-    callbacks: list[Callback] = [RandomState(recipe.seed)]
+    own: list[Callback] = [RandomState(recipe.seed)]
     if recipe.trainer.max_time is not None:
-        callbacks.append(Clock(seconds(recipe.trainer.max_time)))
-    if recipe.trainer.ema is not None:
-        callbacks.append(EMA(recipe.trainer.ema))
-    callbacks += [SharedBuffers(), Pictures(folder, recipe.logging.samples), RunProgress(recipe, quiet)]
-    return [*callbacks, CheckpointWriter(folder, recipe, f"val/{task_class(recipe).monitor}")]
+        own.append(Clock(seconds(recipe.trainer.max_time)))
+    if recipe.trainer.ema_decay is not None:
+        own.append(EMA(recipe.trainer.ema_decay))
+    samples = getattr(recipe.logging, "samples", 0)  # of the tasks that have sample images
+    own += [SharedBuffers(), SampleImages(folder, samples), RunProgress(recipe, quiet)]
+    return [*own, CheckpointWriter(folder, recipe, f"val/{task_class(recipe).monitor}", recipes)]
 
 
 def _fit(trainer: Trainer, task: Task, photos: Photos, start: StartingPoint, recipe: Recipe) -> BaseException | None:
@@ -191,21 +226,23 @@ def _fit(trainer: Trainer, task: Task, photos: Photos, start: StartingPoint, rec
     return None
 
 
-def _outcome(trainer: Trainer, folder: Path, ending: BaseException | None, took: float) -> Outcome:
+def _outcome(trainer: Trainer, folder: Path, ending: BaseException | None, took: float, root: Path) -> Outcome:
     writer = next(c for c in trainer.callbacks if isinstance(c, CheckpointWriter))  # type: ignore[attr-defined]
     progress = next(c for c in trainer.callbacks if isinstance(c, RunProgress))  # type: ignore[attr-defined]
     step, epoch = trainer.global_step, trainer.current_epoch
-    command, checkpoint = _resume_command(folder), _last_good(folder)
+    command, checkpoint = _resume_command(root), _last_good(folder)
     outcome = Outcome("finished", f"finished at step {step}", str(folder), step, epoch)
     if isinstance(ending, Diverged):
         outcome.status = "diverged"
-        remedy = "lower the learning rate (optimiser.base_rate, optimiser.groups.NAME.rate) or set trainer.clip=1.0"
+        remedy = (
+            "lower the learning rate (optimiser.base_lr, optimiser.groups.NAME.lr) or set trainer.gradient_clip_val=1.0"
+        )
         outcome.message = f"{ending}; {checkpoint}; {remedy}, and resume with: {command}"
     elif ending is not None:
         outcome.status, outcome.signal = "interrupted", getattr(ending, "signal_name", "SIGTERM")
         outcome.message = f"{ending}; {checkpoint}; resume with: {command}"
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
-    outcome.figures = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+    outcome.metrics = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
     if writer.best is not None:
         outcome.best = {writer.monitor.removeprefix("val/"): writer.best, "step": writer.best_step}
     outcome.seconds, outcome.images_per_second = round(took, 3), round(progress.images_per_second, 2)

@@ -15,6 +15,7 @@ from finola.decoders.waves import AddedDecoder, ConvRefinement, WaveDecoder
 from finola.encoders.waves import WaveEncoder
 from finola.errors import InputError
 from finola.pooling import AttentionPool
+from finola.serialization import weights_follow
 from finola.transitions import NormLinear
 from finola.wave.basis import WaveBasis
 from finola.wave.spectrum import Spectrum
@@ -46,23 +47,30 @@ def initialise_waves(model: Autoencoder, spectrum: Spectrum | None = None) -> Au
         if spectrum is not None:
             wave_encoder.set_spectrum(spectrum)
     else:
-        wave_encoder = model.wave_encoder = WaveEncoder(config, spectrum=spectrum, stored=False).requires_grad_(False)
-        if isinstance(model.pool, AttentionPool):  # centre the output on the q of a grey image
-            grey = torch.full((1, 3, *config.image_size), 0.5)
-            model.pool.attention.out_proj.bias.copy_(wave_encoder(grey).mean((0, 1)))
-    basis = wave_encoder.basis
-    for name, matrix in basis.coefficients()._asdict().items():
-        getattr(model.transition, name).copy_(matrix)
+        wave_encoder = model.wave_encoder = WaveEncoder(config, spectrum, stored=False).requires_grad_(False)
     if not isinstance(model.decoder, WaveDecoder):
         model.decoder = WaveDecoder(config, AddedDecoder(model.decoder))
-    linear = model.decoder.read_out.linear
+    # Written by save_pretrained, so that loading builds the same modules.
+    model.arguments["init"] = None if config.is_waves else "waves"
+    if not weights_follow():
+        _set_values(model, wave_encoder)
+    return model
+
+
+def _set_values(model: Autoencoder, wave_encoder: WaveEncoder) -> None:
+    """Set the matrices, the read-out and the biases to those of the plane waves."""
+    basis, decoder = wave_encoder.basis, model.decoder
+    if isinstance(model.pool, AttentionPool):  # centre the output on the q of a grey image
+        grey = torch.full((1, 3, *model.config.image_size), 0.5)
+        model.pool.attention.out_proj.bias.copy_(wave_encoder(grey).mean((0, 1)))
+    for name, matrix in basis.coefficients()._asdict().items():
+        getattr(model.transition, name).copy_(matrix)
+    assert isinstance(decoder, WaveDecoder)
+    linear = decoder.read_out.linear
     linear.weight.copy_(basis.read_out())
     nn.init.constant_(linear.bias, 0.5)
-    if isinstance(model.decoder.refinement, ConvRefinement):
-        model.decoder.refinement.look_through(model.decoder.read_out)
-    # Written by save_pretrained, so that loading builds the same modules.
-    model._hub_mixin_config = {"name": str(config), "init": None if config.is_waves else "waves"}
-    return model
+    if isinstance(decoder.refinement, ConvRefinement):
+        decoder.refinement.look_through(decoder.read_out)
 
 
 def wave_basis(model: Autoencoder) -> WaveBasis | None:
@@ -84,7 +92,7 @@ def measure_radius(
     """
     side = spectrum.side
     configs = [ModelConfig("waves", channels, 1, (1, 1), (side, side)) for channels in counts]
-    encoders = [WaveEncoder(config, spectrum=spectrum) for config in configs]
+    encoders = [WaveEncoder(config, spectrum) for config in configs]
     norms = [
         torch.stack([encoder.analyse(images).norm(dim=1) / encoder.basis.gain for encoder in encoders])
         for images in batches

@@ -9,7 +9,7 @@ from finola.errors import CorruptFileError
 from finola.evaluation.latent import Statistics, decode, encode, fit, stored_statistics
 from finola.evaluation.latent.operations import without_slack
 from finola.evaluation.latent.statistics import Exact, Incremental, identity
-from finola.zoo import bundled_names
+from finola.hub import bundled_models
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_statistics_of_another_model_or_other_weights_raise(model, images, tmp_p
 
 
 def test_statistics_in_the_package_belong_to_its_weights():
-    found = {name: path for name in bundled_names() if (path := stored_statistics(name))}
+    found = {name: path for name in bundled_models("autoencoder") if (path := stored_statistics(name))}
     assert {DEFAULT_MODEL, DEFAULT_CODEC} <= found.keys()
     assert all(Statistics.load(path, finola.load(name)).count > 1000 for name, path in found.items())
 

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from training.runs import TINY, weights
+from training.runs import COMMON, weights
 
+from finola.errors import InputError
 from finola.heads import Classifier, ranks
+from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
-from finola.training.config import Recipe
 from finola.training.loading import list_recipes
 from finola.training.tasks.base import build_task
 from finola.training.tasks.classification import erase, mix
-from finola.zoo import load_encoder
 
 OWN = (
-    *TINY,
-    "task=classify",
+    *COMMON,
     "model.name=test_resnet",
-    "model.init=null",
+    "model.weights=null",
     "data.size=32",
-    "data.val_size=null",
     "data.limit=null",
     "data.val_limit=null",
     "data.batch_size=6",
-    "data.crop=resized",
-    "optimiser.groups={}",
-    "optimiser.rate=3e-3",
-    "logging.health=false",
-    "logging.samples=0",
+    "data.flip=false",
+    "optimiser.kind=adamw",
+    "optimiser.lr=3e-3",
+    "optimiser.weight_decay=0.0",
+    "schedule.warmup_epochs=0.5",
 )
 
 
@@ -52,8 +51,12 @@ def colours(tmp_path_factory) -> Path:
     return root
 
 
-def recipe(data: Path, *overrides: str) -> Recipe:
-    return load_recipe("smoke", [*OWN, f"data.path={data}", *overrides])
+def recipe(data: Path, *overrides: str, base: str = "probe/lin-w720-128") -> Any:
+    return load_recipe(base, [*OWN, f"data.path={data}", *overrides])
+
+
+def contrastive(data: Path, *overrides: str) -> Any:
+    return recipe(data, "moco.queue_size=32", "moco.projection_dim=16", *overrides, base="moco/w720-128")
 
 
 def test_classifier_learns_the_classes_of_the_data(colours: Path, tmp_path: Path) -> None:
@@ -89,7 +92,13 @@ def test_probe_keeps_its_encoder_and_its_head_initialises_fine_tuning(colours: P
 
 
 def test_resumed_run_repeats_augmentation_and_mixing(colours: Path, tmp_path: Path) -> None:
-    words = ("head.frozen=false", "data.augment=rand-m9-mstd0.5", "head.mixup=0.5", "head.cutmix=1.0", "head.erase=0.5")
+    words = (
+        "head.frozen=false",
+        "data.augment=rand-m9-mstd0.5",
+        "head.mixup=0.5",
+        "head.cutmix=1.0",
+        "head.random_erasing=0.5",
+    )
     train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
     train(recipe(colours, *words, "trainer.max_steps=2"), tmp_path / "parts", quiet=True)
     train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "parts", resume=True, quiet=True)
@@ -98,17 +107,16 @@ def test_resumed_run_repeats_augmentation_and_mixing(colours: Path, tmp_path: Pa
 
 
 def test_moco_resumes_with_its_queue_and_exports_its_encoder(colours: Path, tmp_path: Path) -> None:
-    words = ("task=moco", "data.crops_per_image=2", "data.augment=moco", "moco.queue=32", "moco.size=16")
-    whole = train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
-    train(recipe(colours, *words, "trainer.max_steps=2"), tmp_path / "parts", quiet=True)
-    train(recipe(colours, *words, "trainer.max_steps=6"), tmp_path / "parts", resume=True, quiet=True)
+    whole = train(contrastive(colours, "trainer.max_steps=6"), tmp_path / "whole", quiet=True)
+    train(contrastive(colours, "trainer.max_steps=2"), tmp_path / "parts", quiet=True)
+    train(contrastive(colours, "trainer.max_steps=6"), tmp_path / "parts", resume=True, quiet=True)
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(value, second[key]) for key, value in first.items())
     slow = [key for key in first if ".slow.0." in key and key.endswith("weight")]
     assert any(not torch.equal(first[key], first[key.replace("slow.0", "encoder")]) for key in slow)
     assert load_encoder(whole.model)(torch.rand(1, 3, 32, 32)).ndim == 4
     given = load_encoder(whole.model).state_dict()
-    begun = build_task(recipe(colours, *words, f"model.weights={whole.model}")).model.state_dict()
+    begun = build_task(contrastive(colours, f"model.weights={whole.model}")).model.state_dict()
     for part in ("encoder.", "slow.0."):
         assert all(torch.equal(value, begun[part + key]) for key, value in given.items())
 
@@ -122,7 +130,6 @@ def test_moco_resumes_with_its_queue_and_exports_its_encoder(colours: Path, tmp_
         (("model.weights=nowhere",), "'nowhere'"),
         (("head.kind=tran-9",), "lin, tran-1, tran-4"),
         (("data.augment=strong",), "'strong'"),
-        (("task=moco",), "data.crops_per_image=2"),
         (("optimiser.layer_decay=0.9", "head.frozen=false"), "optimiser.layer_decay is 0.9"),
     ],
 )
@@ -130,6 +137,11 @@ def test_invalid_training_setups_are_rejected(colours: Path, tmp_path: Path, ove
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         train(recipe(colours, *overrides), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "last.ckpt").exists()
+
+
+def test_moco_needs_two_views_per_photo(colours: Path) -> None:
+    with pytest.raises(InputError, match=r"data\.crops_per_image=2"):
+        contrastive(colours, "data.crops_per_image=1")
 
 
 def test_mixed_labels_match_mixed_images() -> None:
@@ -154,18 +166,18 @@ def test_ranks_count_classes_with_higher_scores() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("probe/lin-w2880", {"kind": "sgd", "rate": 0.1, "decay": 0.0, "epochs": 90, "batch": 4096}),
-        ("probe/tran1-w720", {"kind": "adamw", "rate": 5e-4, "decay": 0.1, "epochs": 200, "batch": 4096}),
-        ("finetune/w720", {"kind": "adamw", "rate": 5e-4, "decay": 0.05, "epochs": 200, "batch": 512}),
-        ("finetune/w1440", {"kind": "adamw", "rate": 5e-4, "decay": 0.05, "epochs": 150, "batch": 512}),
-        ("finetune/w2880", {"kind": "adamw", "rate": 5e-4, "decay": 0.05, "epochs": 100, "batch": 512}),
+        ("probe/lin-w2880", {"kind": "sgd", "lr": 0.1, "decay": 0.0, "epochs": 90, "batch": 4096}),
+        ("probe/tran1-w720", {"kind": "adamw", "lr": 5e-4, "decay": 0.1, "epochs": 200, "batch": 4096}),
+        ("finetune/w720", {"kind": "adamw", "lr": 5e-4, "decay": 0.05, "epochs": 200, "batch": 512}),
+        ("finetune/w1440", {"kind": "adamw", "lr": 5e-4, "decay": 0.05, "epochs": 150, "batch": 512}),
+        ("finetune/w2880", {"kind": "adamw", "lr": 5e-4, "decay": 0.05, "epochs": 100, "batch": 512}),
     ],
 )
 def test_recipes_have_the_paper_s_settings(name: str, expected: dict) -> None:
     found = load_recipe(name)
     assert {
         "kind": found.optimiser.kind,
-        "rate": found.optimiser.base_rate,
+        "lr": found.optimiser.base_lr,
         "decay": found.optimiser.weight_decay,
         "epochs": found.schedule.epochs,
         "batch": found.data.batch_size,
@@ -178,7 +190,11 @@ def test_regularisation_grows_with_the_encoder_as_in_the_paper() -> None:
     assert [r.head.cutmix for r in heads.values()] == [0, 0.25, 1.0]
     assert [r.optimiser.layer_decay for r in heads.values()] == [0.9, 0.9, 0.85]
     probes = [load_recipe(f"probe/tran1-w{width}").head for width in heads]
-    assert [head.dropout for head in probes] == [0.1, 0.2, 0.2] and [head.erase for head in probes] == [0, 0, 0.25]
+    assert [head.dropout for head in probes] == [0.1, 0.2, 0.2] and [head.random_erasing for head in probes] == [
+        0,
+        0,
+        0.25,
+    ]
 
 
 def test_every_probe_of_the_paper_is_a_recipe() -> None:

@@ -9,38 +9,35 @@ from pathlib import Path
 import pytest
 import torch
 from cocos import rectangle, write_coco
-from training.runs import TINY
+from training.runs import COMMON
 
 from finola.cli import main
 from finola.data.detection import ObjectBatch
-from finola.evaluation.detection import detect, load_detector
+from finola.evaluation.detection import detect
 from finola.image_io import open_photo
+from finola.model_zoo import load_detector, load_encoder
 from finola.training import load_recipe, train
 from finola.training.loading import list_recipes, settings_of
 from finola.training.optim import build_optimiser
 from finola.training.tasks.base import build_task
-from finola.zoo import load_encoder
 
 OWN = (
-    *TINY,
-    "task=detect",
+    *COMMON,
     "model.name=test_resnet",
-    "model.init=null",
-    "head.kind=mf-dec-211",
     "head.frozen=false",
-    "objects.short=[48,64]",
-    "objects.long=96",
-    "objects.step=8",
-    "objects.encoder_norms=true",
-    "data.val_size=null",
+    "objects.short_side=[48,64]",
+    "objects.max_long_side=96",
+    "objects.short_side_step=8",
+    "objects.update_encoder_norms=true",
     "data.limit=null",
     "data.val_limit=null",
     "data.batch_size=4",
-    "optimiser.groups={}",
-    "optimiser.rate=3e-4",
+    "optimiser.lr=3e-4",
     "schedule.epochs=2",
     "schedule.warmup_epochs=0",
-    "logging.health=false",
+    "schedule.milestones=[]",
+    "trainer.check_val_every_n_epoch=1",
+    "logging.samples=2",
 )
 
 
@@ -54,14 +51,18 @@ def boxes(tmp_path_factory) -> Path:
 
 
 def own(data: Path, *overrides: str):
-    return load_recipe("smoke", [*OWN, f"data.path={data}", *overrides])
+    return load_recipe("detection/dec-211-w720-192", [*OWN, f"data.path={data}", *overrides])
+
+
+def segmenting(data: Path, *overrides: str):
+    return load_recipe("detection/mask-rcnn-w720-192", [*OWN, f"data.path={data}", *overrides])
 
 
 @pytest.fixture(scope="module")
 def detector(boxes: Path, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    outcome = train(own(boxes, "schedule.drops=[1]"), folder, quiet=True)
-    assert outcome.status == "finished" and {"val/ap", "val/ap50", "train/giou"} <= outcome.figures.keys()
+    outcome = train(own(boxes, "schedule.milestones=[1]"), folder, quiet=True)
+    assert outcome.status == "finished" and {"val/ap", "val/ap50", "train/giou"} <= outcome.metrics.keys()
     assert list((folder / "samples").glob("*.png"))
     return folder / "model"
 
@@ -75,7 +76,7 @@ def test_a_run_makes_a_detector_with_the_file_s_classes(detector: Path, boxes: P
 
 
 def test_a_detector_s_encoder_starts_another_run(detector: Path, boxes: Path, tmp_path: Path):
-    starts = own(boxes, f"model.weights={detector}", "head.frozen=true", "optimiser.rate=0.0")
+    starts = own(boxes, f"model.weights={detector}", "head.frozen=true", "optimiser.lr=0.0")
     outcome = train(starts, tmp_path / "run", quiet=True)
     before, after = load_encoder(detector).state_dict(), load_encoder(outcome.model).state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -84,9 +85,9 @@ def test_a_detector_s_encoder_starts_another_run(detector: Path, boxes: Path, tm
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(detector: Path, boxes: Path, tmp_path: Path):
-    first = own(boxes, "schedule.drops=[1]", "trainer.max_steps=3", "data.workers=0")
+    first = own(boxes, "schedule.milestones=[1]", "trainer.max_steps=3", "data.num_workers=0")
     train(first, tmp_path / "run", quiet=True)
-    outcome = train(own(boxes, "schedule.drops=[1]"), tmp_path / "run", resume=True, quiet=True)
+    outcome = train(own(boxes, "schedule.milestones=[1]"), tmp_path / "run", resume=True, quiet=True)
     assert outcome.step == 4
     again, before = load_detector(outcome.model).state_dict(), load_detector(detector).state_dict()
     assert all(torch.equal(again[key], before[key]) for key in before)
@@ -120,10 +121,10 @@ def test_detect_draws_and_writes_coco(detector: Path, boxes: Path, tmp_path: Pat
 
 
 def test_a_segmenter_trains_finds_and_is_measured(boxes: Path, tmp_path: Path, capsys):
-    recipe = own(boxes, "task=segment", "head.kind=mask-rcnn", "schedule.epochs=1", "data.batch_size=2")
+    recipe = segmenting(boxes, "schedule.epochs=1", "data.batch_size=2")
     recipe.data.limit, recipe.data.val_limit, recipe.logging.samples = 2, 1, 0
     outcome = train(recipe, tmp_path / "run", quiet=True)
-    assert {"val/mask_ap", "val/ap", "train/mask"} <= outcome.figures.keys() and "mask_ap" in outcome.best
+    assert {"val/mask_ap", "val/ap", "train/mask"} <= outcome.metrics.keys() and "mask_ap" in outcome.best
     photo = str(boxes / "val2017" / "1.png")
     assert main(["segment", photo, "-m", outcome.model, "-o", str(tmp_path / "out"), "--score", "0", "--json"]) == 0
     for entry in json.loads(capsys.readouterr().out)["annotations"]:
@@ -137,7 +138,7 @@ def test_photos_without_masks_are_refused_for_a_segmenter(tmp_path: Path):
     del bare["segmentation"]
     data = write_coco(tmp_path / "data", {"train2017": [[bare]], "val2017": [[bare]]})
     with pytest.raises(ValueError, match="masks"):
-        train(own(data, "task=segment", "head.kind=mask-rcnn"), tmp_path / "run", quiet=True)
+        train(segmenting(data), tmp_path / "run", quiet=True)
 
 
 def test_photos_without_objects_are_refused(tmp_path: Path):
@@ -149,7 +150,7 @@ def test_photos_without_objects_are_refused(tmp_path: Path):
 def test_every_recipe_takes_a_step_that_teaches_all_it_trains(name: str):
     recipe = load_recipe(name)
     assert recipe.task == ("segment" if "mask-rcnn" in name else "detect")
-    small = replace(recipe.objects, short=[32, 32], long=32)
+    small = replace(recipe.objects, short_side=[32, 32], max_long_side=32)
     model = replace(recipe.model, name="test_resnet")
     task = build_task(replace(recipe, model=model, objects=small, classes=["box", "bar"])).train()
     optimiser = build_optimiser(task.model, recipe)
@@ -169,14 +170,19 @@ def test_every_recipe_takes_a_step_that_teaches_all_it_trains(name: str):
 @pytest.mark.parametrize("width", ["720", "1440", "2880"])
 def test_recipes_have_the_paper_s_settings(head: str, width: str):
     probe, tuned = (settings_of(load_recipe(f"detection/{kind}-{head}-w{width}")) for kind in ("dec", "finetune"))
-    shared = {"data.batch_size": 16, "optimiser.weight_decay": 1e-4, "head.dropout": 0.1, "objects.short": [480, 800]}
+    shared = {
+        "data.batch_size": 16,
+        "optimiser.weight_decay": 1e-4,
+        "head.dropout": 0.1,
+        "objects.short_side": [480, 800],
+    }
     shared |= {
         "head.kind": f"mf-dec-{head}",
         "model.name": f"mf-w{width}",
-        "objects.long": 1333,
+        "objects.max_long_side": 1333,
         "optimiser.kind": "adamw",
     }
     assert {key: probe[key] for key in shared} == {key: tuned[key] for key in shared} == shared
-    own = ("head.frozen", "optimiser.rate", "schedule.epochs", "schedule.drops")
+    own = ("head.frozen", "optimiser.lr", "schedule.epochs", "schedule.milestones")
     assert [probe[key] for key in own] == [True, 1e-4, 500, [400]]
     assert [tuned[key] for key in own] == [False, 1e-5, 200, [150]]

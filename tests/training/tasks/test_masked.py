@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from training.runs import TINY, weights
+from training.runs import COMMON, weights
 
 from finola.masked import MaskedFinola, random_places
 from finola.training import load_recipe, train
 from finola.training.config import Recipe
-from finola.training.loggers import read_curve
+from finola.training.reporting import read_curve
 
 
 def masked(variant: str, *overrides: str) -> Recipe:
     name = "test_resnet/16x1@4:64+" + ("patch" if variant == "e" else "tran1")
-    own = (f"model.name={name}", "data.val_size=64", "task=masked", f"mask.variant={variant}", "logging.health=false")
-    return load_recipe("smoke", [*TINY, *own, "optimiser.groups={}", "model.init=null", *overrides])
+    own = (f"model.name={name}", "data.path=smoke", f"mask.variant={variant}", "logging.samples=2")
+    return load_recipe("masked/b-w720-128", [*COMMON, *own, *overrides])
 
 
 @pytest.mark.parametrize("variant", ["e", "b"])

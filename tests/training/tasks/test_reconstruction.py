@@ -38,7 +38,7 @@ def codec(tmp_path_factory: pytest.TempPathFactory, photo: torch.Tensor) -> Path
 
 
 def rounding(codec: Path, share: float, step: int = 90) -> Reconstruction:
-    words = [f"model.weights={codec}", f"loss.rounded={share}", f"loss.steps=[{step},{step}]"]
+    words = [f"model.weights={codec}", f"loss.quantised_fraction={share}", f"loss.quantisation_steps=[{step},{step}]"]
     return Reconstruction(load_recipe("smoke", [*TINY, *words]))
 
 
@@ -65,7 +65,7 @@ def test_fraction_is_quantised_and_gradients_pass_through(codec: Path, photo: to
 
 
 def test_run_with_quantisation_trains_the_decoder(codec: Path, tmp_path: Path) -> None:
-    words = (f"model.weights={codec}", "loss.rounded=0.5", "model.frozen=[encoder.*]", "trainer.max_steps=2")
+    words = (f"model.weights={codec}", "loss.quantised_fraction=0.5", "model.frozen=[encoder.*]", "trainer.max_steps=2")
     made = run(tmp_path / "run", *words)
     before, after = finola.load(str(codec)).state_dict(), finola.load(str(made.model)).state_dict()
     moved = {key.partition(".")[0] for key in before if not torch.equal(before[key], after[key])}
@@ -85,12 +85,12 @@ def test_psnr_loss_equals_the_metric() -> None:
 
 def test_missing_calibration_is_rejected(tmp_path: Path) -> None:
     finola.create(NAME).save_pretrained(tmp_path)
-    for words in (["loss.rounded=0.5"], ["loss.rounded=0.5", f"model.weights={tmp_path}"]):
+    for words in (["loss.quantised_fraction=0.5"], ["loss.quantised_fraction=0.5", f"model.weights={tmp_path}"]):
         with pytest.raises(ValueError, match="finola calibrate"):
             Reconstruction(load_recipe("smoke", [*TINY, *words]))
     for words, wrong in (
-        (["loss.rounded=2"], "loss.rounded is 2"),
-        (["loss.steps=[9,3]"], r"\[9, 3\]"),
+        (["loss.quantised_fraction=2"], "loss.quantised_fraction is 2"),
+        (["loss.quantisation_steps=[9,3]"], r"\[9, 3\]"),
         (["loss.kind=l1"], "l2, psnr"),
     ):
         with pytest.raises(ValueError, match=wrong):
@@ -107,7 +107,7 @@ def test_downscaled_encoder_input_reconstructs_at_full_size() -> None:
     [(_, loss)] = task.losses(images, None).items()
     assert float(loss.detach()) == pytest.approx(float((drawn - images).square().mean().detach()), rel=1e-5)
     for more, message in (
-        ("loss.fit_q=1.0", "model.encoder_size is 32"),
+        ("loss.q_distillation=1.0", "model.encoder_size is 32"),
         ("model.name=waves+conv/32x1@4:16", r"waves\+conv/32x1@4:16"),
     ):
         with pytest.raises(ValueError, match=message):

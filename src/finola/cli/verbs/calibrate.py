@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     from finola.cli.output import input_files, print_json
     from finola.codec.calibration import FILE, calibrate
     from finola.files import output_path
-    from finola.zoo import load
+    from finola.model_zoo import load
 
     folder = Path(args.model).expanduser()
     if args.out is None and not folder.is_dir():

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from finola.data import CentreCrop
     from finola.data.transforms import render_views
     from finola.image_io import named_photos, open_photo, shown_size
-    from finola.zoo import load_classifier
+    from finola.model_zoo import load_classifier
 
     if args.top < 1:
         raise InputError(f"--top is {args.top}, but must be at least 1.")

@@ -97,12 +97,12 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     from finola.compare.klt_cache import klt_words
     from finola.compare.methods import MODELS, TRANSFORMS, file_ladder, files_at
     from finola.data import open_data
-    from finola.zoo import bundled_names
+    from finola.hub import bundled_models
 
     if args.methods is not None:
         return list(dict.fromkeys(args.methods)), []
     words = [*TRANSFORMS, *file_ladder(), *(word for rate in args.bpp for word in files_at(rate))]
-    words += [*MODELS, *bundled_names()] if args.models is None else args.models
+    words += [*MODELS, *bundled_models("autoencoder")] if args.models is None else args.models
     left_out = [
         f"{name}: not supported by the installed Pillow" for name, known in FORMATS.items() if not known.available()
     ]

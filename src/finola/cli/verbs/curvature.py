@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Literal
 
 from finola.cli.output import add_force
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     output_path(args.out, input_files([args.photo], models=[args.model, args.beside]), args.force)
     names = [args.model, args.beside] if args.beside else [args.model]
     models = [load_model(name) for name in names]
-    which = args.map or ("z" if all(map(has_recurrence, models)) else "encoder")
+    which: Literal["z", "encoder"] = args.map or ("z" if all(map(has_recurrence, models)) else "encoder")
     maps, images = [], []
     for name, model in zip(names, models, strict=True):
         image = read_cropped([args.photo], model.config.image_size if has_recurrence(model) else ENCODER_SIZE)[0]  # type: ignore[union-attr, arg-type]

@@ -49,7 +49,8 @@ def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any
     """Decode one file, write the photo, and return its size and the decoding time."""
     import time
 
-    from finola.codec.codec import decode, read_container, write_photo
+    from finola.codec.codec import decode, write_photo
+    from finola.codec.container import read_container
     from finola.files import naming
 
     start = time.perf_counter()

@@ -43,11 +43,12 @@ def run_detection(args: argparse.Namespace, masks: bool) -> int:
         progress,
     )
     from finola.cli.verbs.reconstruct import unique_names
-    from finola.evaluation.detection import detect, load_detector
+    from finola.evaluation.detection import detect
     from finola.files import naming, output_paths, write_text
     from finola.heads.mask_rcnn import Segmenter
     from finola.heads.visualisation import draw_detections
     from finola.image_io import named_photos, open_photo, photo_name, pixels, save_photo, to_rgb
+    from finola.model_zoo import load_detector
 
     if not 0 <= args.score <= 1:
         raise InputError(f"--score is {args.score}, but must be between 0 and 1.")

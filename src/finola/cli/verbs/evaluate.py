@@ -36,16 +36,17 @@ def run(args: argparse.Namespace) -> None:
     from finola.data import Whole, open_data
     from finola.data.sources import evenly
     from finola.files import output_paths
-    from finola.zoo import kind_of, load
+    from finola.hub import model_type
+    from finola.model_zoo import load
 
-    kind = kind_of(args.model)
+    kind = model_type(args.model)
     if args.out:
-        written = {"a detector": OBJECTS, "a segmenter": OBJECTS, "a classifier": ROWS}
+        written = {"detector": OBJECTS, "segmenter": OBJECTS, "classifier": ROWS}
         names = written.get(str(kind), (*ROWS, "contact-sheet.png"))
         inputs = input_files(data=[args.data], models=[args.model])
         output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
         args.out = str(output_folder(args.out))
-    evaluators = {"a detector": evaluate_objects, "a segmenter": evaluate_objects, "a classifier": evaluate_classes}
+    evaluators = {"detector": evaluate_objects, "segmenter": evaluate_objects, "classifier": evaluate_classes}
     if kind in evaluators:
         evaluators[kind](args)
         return

@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> None:
     from finola.cli.output import input_files, print_json
     from finola.files import output_path
     from finola.image_io import read_photo
+    from finola.model_zoo import load
     from finola.plotting.animation import check_path, propagation_frames, save_animation
-    from finola.zoo import load
 
     check_path(args.out)
     output_path(args.out, input_files([args.photo], models=[args.model]), args.force)

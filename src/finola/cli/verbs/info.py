@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json, print_table
-    from finola.codec.codec import read_container
+    from finola.codec.container import read_container
 
     container = read_container(args.file)
     size = container.overhead() + len(container.payload)

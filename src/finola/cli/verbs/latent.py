@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _fit(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json
-    from finola.zoo import load
+    from finola.model_zoo import load
 
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
@@ -145,9 +145,9 @@ def _mirror(args: argparse.Namespace) -> None:
 
 
 def _interpolate(args: argparse.Namespace) -> None:
+    from finola.model_zoo import load
     from finola.plotting.latent import plot_interpolation
     from finola.plotting.style import check_path
-    from finola.zoo import load
 
     check_path(args.out)
     model = load(args.model)
@@ -210,7 +210,7 @@ def _observe(args: argparse.Namespace) -> None:
     from finola.evaluation.latent.observations import observe
     from finola.evaluation.latent.statistics import Statistics, stored_statistics
     from finola.files import write_text
-    from finola.zoo import load
+    from finola.model_zoo import load
 
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
@@ -257,8 +257,8 @@ def _print_observations(result: dict[str, Any]) -> None:
 
 def _loaded(args: argparse.Namespace) -> tuple[Autoencoder, Statistics]:
     from finola.evaluation.latent.statistics import Statistics, stored_statistics
+    from finola.model_zoo import load
     from finola.plotting.style import check_path
-    from finola.zoo import load
 
     check_path(args.out)
     path = args.statistics or stored_statistics(args.model)

@@ -1,12 +1,12 @@
-"""finola models: list the models of the paper with parameters and multiply–adds."""
+"""finola models: list the bundled models and those of the paper with parameters and multiply–adds."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-HELP = "list models with parameters and multiply-adds of each stage"
-STAGES = ("encoder", "pooling", "propagation", "decoder")
+HELP = "list models with parameters and multiply-adds of each part"
+AUTOENCODERS, CLASSIFIERS = "bundled autoencoders", "bundled classifiers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,10 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json, print_table, progress
-    from finola.zoo import PAPER, bundled_classifiers, bundled_names
+    from finola.hub import bundled_models
+    from finola.model_zoo import PAPER
 
-    bundled = {"trained, in the package": bundled_names()} if bundled_names() else {}
-    groups = {"named": args.name} if args.name else bundled | PAPER
+    groups = {AUTOENCODERS: bundled_models("autoencoder"), CLASSIFIERS: bundled_models("classifier")} | PAPER
+    if args.name:
+        groups = {"named": args.name}
     total = sum(map(len, groups.values()))
     pairs = ((group, name) for group, names in groups.items() for name in names)
     rows = [_row(group, name) for group, name in progress(pairs, total, "counting", quiet=args.json)]
@@ -27,30 +29,34 @@ def run(args: argparse.Namespace) -> None:
         print_json(rows)
         return
     for group in groups:
-        body = [_cells(row) for row in rows if row["group"] == group]
-        print_table(group, ["name", "latent", "encode", "pool", "grow", "decode", "all"], body)
+        for parts in dict.fromkeys(tuple(row["parameters"]) for row in rows if row["group"] == group):
+            body = [_cells(row) for row in rows if row["group"] == group and tuple(row["parameters"]) == parts]
+            print_table(group, ["name", "classes" if "head" in parts else "latent", *parts], body)
     print("Upper line: parameters. Lower line: multiply-adds per image.")
-    if not args.name and bundled_classifiers():
-        print(f"Bundled classifiers for finola classify: {', '.join(bundled_classifiers())}.")
 
 
 def _row(group: str, name: str) -> dict[str, Any]:
     from finola.config import ModelConfig
-    from finola.zoo import count, full_name
+    from finola.hub import BUNDLED, full_name, read_config
+    from finola.model_zoo import sizes
 
-    config, counted = ModelConfig.parse(full_name(name)), count(full_name(name))
-    row: dict[str, Any] = {"group": group, "name": name, "latent": config.channels * config.paths}
+    counted = sizes(name)
+    row: dict[str, Any] = {"group": group, "name": name}
+    if "head" in counted:
+        row["classes"] = len(read_config(BUNDLED / name)["classes"])
+    else:
+        config = ModelConfig.parse(full_name(name))
+        row |= {"latent": config.channels * config.paths, "parameters_per_matrix": config.channels**2}
     for key in ("parameters", "multiply_adds"):
-        row[key] = {station: getattr(counted[station], key) for station in STAGES}
+        row[key] = {part: getattr(size, key) for part, size in counted.items()}
         row[key]["all"] = sum(row[key].values())
-    row["parameters_per_matrix"] = config.channels**2
     return row
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    cells = [row["name"], f"{row['latent']:,}"]
-    for station in (*STAGES, "all"):
-        cells.append(f"{short(row['parameters'][station])}\n{short(row['multiply_adds'][station])}")
+    cells = [row["name"], f"{row.get('latent', row.get('classes')):,}"]
+    for part, parameters in row["parameters"].items():
+        cells.append(f"{short(parameters)}\n{short(row['multiply_adds'][part])}")
     return cells
 
 

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json, print_table, progress
     from finola.config import nearest
     from finola.evaluation.probing import PROBES, accuracy, extract, knn, train_head
-    from finola.zoo import load_encoder
+    from finola.model_zoo import load_encoder
 
     for probe in args.probes:
         if probe not in PROBES:

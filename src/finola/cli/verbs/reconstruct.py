@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from finola.files import naming, output_paths
     from finola.image_io import named_photos, read_photo, save_photo, side_by_side
     from finola.metrics import psnr, ssim
-    from finola.zoo import load
+    from finola.model_zoo import load
 
     photos = [photo for given in args.photos for photo in named_photos(given)]
     out = output_folder(args.out)

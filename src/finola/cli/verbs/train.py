@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from finola.cli.output import add_force
@@ -21,7 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="settings to override, such as schedule.epochs=20"
     )
-    parser.add_argument("--list", action="store_true", help="list the bundled recipes and exit")
+    parser.add_argument(
+        "--list",
+        nargs="?",
+        const="",
+        metavar="PATTERN",
+        help="list the bundled recipes by group, or those whose names match, such as paper/resolution or '*w720*'",
+    )
     parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint in the run directory")
     parser.add_argument(
@@ -46,10 +53,10 @@ def _allow_overrides_after_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from finola.training.loading import find, load_recipe, name_of
+    from finola.training.loading import load_recipe
 
-    if args.list:
-        _list(args.json)
+    if args.list is not None:
+        _list(args.list, args.json)
         return 0
     overrides = list(args.overrides)
     if args.recipe is not None and "=" in args.recipe:  # an override of the recipe in the run directory
@@ -64,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         source = args.recipe
     recipe = load_recipe(source, overrides)
-    out = args.out or f"runs/{name_of(find(source)).replace('/', '-')}"
+    out = args.out or f"runs/{recipe.name.replace('/', '-')}"
 
     _check_export(args, recipe, out)
     from finola.training.trainer import train
@@ -79,8 +86,8 @@ def _check_export(args: argparse.Namespace, recipe: Recipe, out: str) -> None:
 
     from finola.cli.output import WEIGHTS, input_files
     from finola.files import output_paths
+    from finola.training.loading import RECIPE
     from finola.training.processes import is_first_process
-    from finola.training.run_directory import RECIPE
 
     run, own = Path(out).expanduser(), args.export is None
     folder = run / "model" if own else Path(args.export).expanduser()
@@ -105,7 +112,8 @@ def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:
     print(f"finola train: {outcome.message}.", file=sys.stderr)
     if not as_json and outcome.status == "finished":
         best = _best(outcome.best)
-        paper = f" (paper: {recipe.paper_psnr} dB)" if recipe.paper_psnr else ""
+        psnr = getattr(recipe, "paper_psnr", None)
+        paper = f" (paper: {psnr} dB)" if psnr else ""
         print(
             f"{best}{outcome.images_per_second:.0f} images/s, {outcome.seconds:.0f} s{paper}; model in {outcome.model}"
         )
@@ -122,14 +130,28 @@ def _best(best: dict[str, float]) -> str:
     return f"best {shown} at step {int(best['step'])}, "
 
 
-def _list(as_json: bool) -> None:
+def _list(pattern: str, as_json: bool) -> None:
+    """Print the recipes whose names match a pattern; without one, recipes to start from, our models and all groups."""
     from finola.cli.output import print_json, print_table
+    from finola.recipes.table import GROUPS, STARTING_POINTS
     from finola.training.loading import list_recipes, load_recipe
 
-    recipes = [load_recipe(name) for name in list_recipes()]
-    if as_json:
-        keys = ("name", "about", "paper_psnr")
-        print_json([{key: getattr(r, key) for key in keys} | {"model": r.model.name} for r in recipes])
+    names = list_recipes()
+    if pattern:
+        names = [name for name in names if pattern in name or fnmatchcase(name, pattern)]
+        if not names:
+            raise InputError(f"No recipe matches {pattern!r}. List all groups with finola train --list.")
+    if as_json or pattern:
+        rows = [(r, getattr(r, "paper_psnr", None)) for r in map(load_recipe, names)]
+        if as_json:
+            print_json([{"name": r.name, "about": r.about, "paper_psnr": p, "model": r.model.name} for r, p in rows])
+            return
+        table = [(r.name, r.model.name, psnr or "", r.about) for r, psnr in rows]
+        print_table("recipes", ["recipe", "model", "paper, dB", "about"], table)
         return
-    rows = [(r.name, r.model.name, r.paper_psnr or "", r.about) for r in recipes]
-    print_table("recipes", ["recipe", "model", "paper, dB", "about"], rows)
+    ours = [name for name in names if "/" not in name and name not in STARTING_POINTS]
+    for title, chosen in (("recipes to start from", STARTING_POINTS), ("our models", ours)):
+        print_table(title, ["recipe", "about"], [(name, load_recipe(name).about) for name in chosen])
+    counts = {prefix: sum(name.startswith(prefix) for name in names) for prefix in GROUPS}
+    groups = [(f"{prefix}…", counts[prefix], about) for prefix, about in GROUPS.items()]
+    print_table("groups (finola train --list PATTERN lists one)", ["recipes", "number", "about"], groups)

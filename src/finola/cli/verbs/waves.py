@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> None:
     from finola.cli.output import input_files, print_json, progress
     from finola.files import output_path
     from finola.image_io import find_photos, read_photo
+    from finola.model_zoo import load
     from finola.plotting.style import check_path
     from finola.plotting.waves import plot_waves
     from finola.wave.analysis import waves
-    from finola.zoo import load
 
     if args.limit < 1:
         raise InputError(f"--limit is {args.limit}, but must be at least 1.")

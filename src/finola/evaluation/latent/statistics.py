@@ -14,8 +14,8 @@ from torch import Tensor
 from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.evaluation.latent.operations import encode, without_slack
 from finola.files import check_folder, digest_of_weights, write_tensors
+from finola.hub import resolve
 from finola.tiling import cut, pad_to_multiple
-from finola.zoo import find_trained
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -86,7 +86,7 @@ class Statistics:
 
 def stored_statistics(name: str) -> Path | None:
     """Path of the statistics stored with a trained model; None if it has none."""
-    folder = find_trained(name)
+    folder = resolve(name)
     return folder / FILE if folder is not None and (folder / FILE).is_file() else None
 
 

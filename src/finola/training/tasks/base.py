@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,22 +14,11 @@ from torchmetrics import MeanMetric
 
 from finola.config import nearest
 from finola.data import Batch
-from finola.errors import InputError, UnknownNameError
+from finola.errors import InputError
 from finola.training.config import Recipe
 from finola.training.data_module import Photos
-from finola.training.initial_weights import freeze, is_frozen
-from finola.training.optim import build_optimiser
-from finola.training.schedule import by_drops, by_steps, by_time
-
-TASKS = {
-    "reconstruction": "finola.training.tasks.reconstruction:Reconstruction",
-    "masked": "finola.training.tasks.masked:Masked",
-    "classify": "finola.training.tasks.classification:Classify",
-    "moco": "finola.training.tasks.moco:Contrast",
-    "detect": "finola.training.tasks.detection:Detect",
-    "segment": "finola.training.tasks.detection:Segment",
-}
-"""Registry of tasks: name in a recipe → module:class."""
+from finola.training.initial_weights import freeze, is_frozen, resolve_encoder
+from finola.training.optim import build_optimiser, lr_factor
 
 
 class Diverged(RuntimeError):
@@ -42,19 +30,27 @@ class Diverged(RuntimeError):
 
 
 class Task(LightningModule):
-    """A model and its training objective. Subclasses set `self.model` and define `losses` and `validation_step`."""
+    """A model and its training objective. Subclasses define `build`, `losses` and `validation_step`."""
 
+    metric_names: ClassVar[tuple[str, ...]] = ()  # validation metrics that are means over images
     monitor: ClassVar[str] = "psnr"  # validation metric that selects the best checkpoint
     model: nn.Module
+    samples: Tensor | None = None  # first validation photos, for sample images
     share_of_time: float = 0.0  # used fraction of trainer.max_time, set by the Clock callback
     skip_validation: bool = False  # set when a signal stops the run during validation
 
-    def __init__(self, recipe: Recipe, metrics: Sequence[str] = ()) -> None:
+    def __init__(self, recipe: Any, initialise: bool = True) -> None:
         super().__init__()
         self.recipe = recipe
         # Lightning's own mean over processes would truncate the number of images to an integer per process.
-        self.metrics = nn.ModuleDict({name: MeanMetric() for name in metrics})
+        self.metrics = nn.ModuleDict({name: MeanMetric() for name in self.metric_names})
         self._finite = torch.tensor(True)
+        self.model = self.build(recipe, initialise)
+
+    @staticmethod
+    @abstractmethod
+    def build(recipe: Any, initialise: bool = True) -> nn.Module:
+        """Build the model of a recipe. Without `initialise`, the weights of `model.weights` are not read."""
 
     def on_train_start(self) -> None:
         """Set modules with only frozen parameters to evaluation mode, to keep their batch-norm statistics fixed."""
@@ -65,7 +61,7 @@ class Task(LightningModule):
                 module.eval()
 
     @classmethod
-    def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:
+    def open(cls, recipe: Any) -> tuple[Recipe, Photos]:
         """Open the data of a run, and return the recipe completed with the classes of the data."""
         return recipe, Photos(recipe)
 
@@ -77,6 +73,10 @@ class Task(LightningModule):
         """Compute the sample images shown below the validation photos, (N, 3, H, W)."""
         drawn: Tensor = self.model(images)
         return drawn
+
+    def describe_loss(self, loss: float) -> str:
+        """Format a training loss for the progress bar: as PSNR if it is a mean squared error on [0, 1]."""
+        return f"{-10 * math.log10(max(loss, 1e-12)):.2f} dB" if self.monitor == "psnr" else f"loss {loss:.3g}"
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         try:
@@ -105,21 +105,14 @@ class Task(LightningModule):
             raise self._diverged("loss")
         if not scaled and not bool(norm.isfinite()):
             raise self._diverged("gradient")
-        rates = {f"rate/{group['name']}": float(group["lr"]) for group in optimizer.param_groups}
+        rates = {f"lr/{group['name']}": float(group["lr"]) for group in optimizer.param_groups}
         self.log_dict({"train/gradient_norm": norm, **rates})
 
     def configure_optimizers(self) -> Any:
-        schedule = self.recipe.schedule
         optimiser = build_optimiser(self.model, self.recipe)
         # Lightning's estimated_stepping_batches would open the loader before the resumed position is restored.
         per_epoch = self.trainer.datamodule.steps_per_epoch  # type: ignore[attr-defined]
-        total, warmup = per_epoch * schedule.epochs, round(per_epoch * schedule.warmup_epochs)
-        if schedule.drops:
-            factor = by_drops([round(per_epoch * epoch) for epoch in schedule.drops], warmup)
-        elif schedule.clock == "time":
-            factor = by_time(lambda: self.share_of_time, warmup, schedule.final)
-        else:
-            factor = by_steps(total, warmup, schedule.final)
+        factor = lr_factor(self.recipe.schedule, per_epoch, lambda: self.share_of_time)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -134,33 +127,23 @@ class Task(LightningModule):
         return Diverged(what, self.trainer.global_step + 1, self.trainer.current_epoch + 1)
 
 
-def build_task(recipe: Recipe) -> Task:
-    """Build the Lightning module of a recipe."""
-    task = task_class(recipe)(recipe)
+def build_task(recipe: Recipe, initialise: bool = True) -> Task:
+    """Build the Lightning module of a recipe. Without `initialise`, the weights of `model.weights` are not read."""
+    recipe = resolve_encoder(recipe)
+    task = task_class(recipe)(recipe, initialise)
     freeze(task.model, recipe.model.frozen)
-    if recipe.model.checkpointing:
+    if recipe.model.grad_checkpointing:
         supporting = [part for part in (task.model, task.model.encoder) if hasattr(part, "set_grad_checkpointing")]
         if not supporting:
             raise InputError(
-                "model.checkpointing is true, but this encoder does not support gradient checkpointing. Remove it."
+                "model.grad_checkpointing is true, but this encoder does not support gradient checkpointing. Remove it."
             )
         supporting[0].set_grad_checkpointing()  # type: ignore[operator]
     return task
 
 
 def task_class(recipe: Recipe) -> type[Task]:
-    """Class of the task that a recipe names."""
-    if recipe.task not in TASKS:
-        raise UnknownNameError(f"Unknown task {recipe.task!r}: {nearest(recipe.task, TASKS)}")
-    module, _, name = TASKS[recipe.task].partition(":")
+    """Class of the task of a recipe."""
+    module, _, name = recipe.module.partition(":")
     kind: type[Task] = getattr(importlib.import_module(module), name)
     return kind
-
-
-def mean_psnr(mean_square: float) -> float:
-    """PSNR of a mean squared error on [0, 1], for the progress bar.
-
-    >>> mean_psnr(0.01)
-    20.0
-    """
-    return -10 * math.log10(max(mean_square, 1e-12))

@@ -12,29 +12,30 @@ from torch import Tensor
 from finola.data import Batch
 from finola.errors import InputError
 from finola.heads import Classifier, ranks
-from finola.training.config import Recipe
+from finola.training.config import ClassifyRecipe, Recipe
 from finola.training.data_module import Photos
-from finola.training.initial_weights import initialise_head, resolve_encoder
+from finola.training.initial_weights import initialise_head
 from finola.training.tasks.base import Task
 
 
 class Classify(Task):
     """Train a `Classifier` on cross-entropy; validate by top-1 and top-5 accuracy."""
 
+    metric_names: ClassVar[tuple[str, ...]] = ("accuracy", "accuracy_5")
     monitor: ClassVar[str] = "accuracy"
     model: Classifier
+    recipe: ClassifyRecipe
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe, metrics=("accuracy", "accuracy_5"))
-        head, section = recipe.head, recipe.model
-        name, weights = resolve_encoder(section)
-        size = recipe.data.size or 0
-        self.model = Classifier(name, head.kind, recipe.classes, size, frozen=head.frozen, dropout=head.dropout)
-        if weights is not None:
-            initialise_head(self.model, weights)
+    @staticmethod
+    def build(recipe: ClassifyRecipe, initialise: bool = True) -> Classifier:
+        head, size = recipe.head, recipe.data.size or 0
+        model = Classifier(recipe.model.name, head.kind, recipe.classes, size, frozen=head.frozen, dropout=head.dropout)
+        if initialise:
+            initialise_head(model, recipe.model)
+        return model
 
     @classmethod
-    def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:
+    def open(cls, recipe: ClassifyRecipe) -> tuple[Recipe, Photos]:
         photos = Photos(recipe)
         if not photos.train.classes:
             raise InputError(
@@ -46,8 +47,10 @@ class Classify(Task):
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         head, known = self.recipe.head, batch.labels >= 0
         images, targets = images[known], batch.labels[known]
-        images, targets = mix(erase(images, head.erase), targets, len(self.model.classes), head.mixup, head.cutmix)
-        return {"cross_entropy": F.cross_entropy(self.model(images), targets, label_smoothing=head.smoothing)}
+        images, targets = mix(
+            erase(images, head.random_erasing), targets, len(self.model.classes), head.mixup, head.cutmix
+        )
+        return {"cross_entropy": F.cross_entropy(self.model(images), targets, label_smoothing=head.label_smoothing)}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:

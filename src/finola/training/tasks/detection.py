@@ -18,9 +18,9 @@ from finola.heads.detection_model import DetectionModel
 from finola.heads.detector import Detector, image_sizes
 from finola.heads.mask_rcnn import Segmenter
 from finola.heads.visualisation import draw_detections
-from finola.training.config import Recipe
+from finola.training.config import DetectRecipe, ObjectRecipe, Recipe, SegmentRecipe
 from finola.training.data_module import Photos
-from finola.training.initial_weights import initialise_head, resolve_encoder
+from finola.training.initial_weights import initialise_head
 from finola.training.tasks.base import Task
 
 MIN_SCORE = 0.5  # of objects drawn in sample images
@@ -32,16 +32,18 @@ class Objects(Photos):
     train: ObjectDataset
     val: ObjectDataset
 
-    def __init__(self, recipe: Recipe, masks: bool) -> None:
+    def __init__(self, recipe: ObjectRecipe, masks: bool) -> None:
         LightningDataModule.__init__(self)
-        self.recipe, self.masks = recipe, masks
+        self.recipe, self.masks, self.crops_per_image = recipe, masks, 1
         data, section = recipe.data, recipe.objects
-        low, high = section.short
-        multi_scale = MultiScale((low, high), section.long, section.step, section.crop, data.flip)
+        low, high = section.short_side
+        multi_scale = MultiScale(
+            (low, high), section.max_long_side, section.short_side_step, section.random_crop, data.flip
+        )
         classes = recipe.classes or None
         self.train = self._objects(data.path, "train", multi_scale, data.limit, classes)
         self.val = self._objects(
-            data.val_path or data.path, "val", Fit(high, section.long), data.val_limit, self.train.names
+            data.val_path or data.path, "val", Fit(high, section.max_long_side), data.val_limit, self.train.names
         )
 
     def _objects(
@@ -62,31 +64,23 @@ class Detect(Task):
     monitor: ClassVar[str] = "ap"
     masks: ClassVar[bool] = False
     model: DetectionModel
+    recipe: ObjectRecipe
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe)
-        name, weights = resolve_encoder(recipe.model)
-        self.model = self.build(name)
-        if weights is not None:
-            initialise_head(self.model, weights)
-        self.samples: Tensor | None = None
+    def __init__(self, recipe: ObjectRecipe, initialise: bool = True) -> None:
+        super().__init__(recipe, initialise)
         self._sizes: Tensor | None = None
         self._results: list[dict[str, Any]] = []
         self._seen: list[int] = []
 
-    def build(self, encoder: str) -> DetectionModel:
-        """Build the model with randomly initialised weights."""
-        head, section = self.recipe.head, self.recipe.objects
-        return Detector(
-            *(encoder, head.kind, self.recipe.classes),
-            frozen=head.frozen,
-            encoder_norms=section.encoder_norms,
-            dropout=head.dropout,
-            size=(section.short[1], section.long),
-        )
+    @staticmethod
+    def build(recipe: DetectRecipe, initialise: bool = True) -> DetectionModel:
+        model = Detector(**_options(recipe), dropout=recipe.head.dropout)
+        if initialise:
+            initialise_head(model, recipe.model)
+        return model
 
     @classmethod
-    def open(cls, recipe: Recipe) -> tuple[Recipe, Photos]:
+    def open(cls, recipe: ObjectRecipe) -> tuple[Recipe, Photos]:
         photos = Objects(recipe, cls.masks)
         return replace(recipe, classes=photos.train.names), photos
 
@@ -142,14 +136,24 @@ class Segment(Detect):
     monitor: ClassVar[str] = "mask_ap"
     masks: ClassVar[bool] = True
 
-    def build(self, encoder: str) -> DetectionModel:
-        head, section = self.recipe.head, self.recipe.objects
-        return Segmenter(
-            *(encoder, head.kind, self.recipe.classes),
-            frozen=head.frozen,
-            encoder_norms=section.encoder_norms,
-            size=(section.short[1], section.long),
-        )
+    @staticmethod
+    def build(recipe: SegmentRecipe, initialise: bool = True) -> DetectionModel:
+        model = Segmenter(**_options(recipe))
+        if initialise:
+            initialise_head(model, recipe.model)
+        return model
+
+
+def _options(recipe: ObjectRecipe) -> dict[str, Any]:
+    """Arguments that detectors and segmenters have in common."""
+    return {
+        "encoder": recipe.model.name,
+        "head": recipe.head.kind,
+        "classes": recipe.classes,
+        "frozen": recipe.head.frozen,
+        "encoder_norms": recipe.objects.update_encoder_norms,
+        "size": recipe.image_size,
+    }
 
 
 def _gather(own: list[Any]) -> list[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from finola.data import Batch
 from finola.masked import MaskedFinola, Prediction, masked_loss, random_places
-from finola.training.config import Recipe
+from finola.training.config import MaskedRecipe
 from finola.training.initial_weights import initialise_masked
 from finola.training.tasks.base import Task
 
@@ -15,15 +17,16 @@ from finola.training.tasks.base import Task
 class Masked(Task):
     """Train a `MaskedFinola` on masked pixels; validate by their PSNR, with the same mask positions each time."""
 
+    metric_names: ClassVar[tuple[str, ...]] = ("psnr",)
     model: MaskedFinola
+    recipe: MaskedRecipe
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe, metrics=("psnr",))
-        mask = recipe.mask
-        self.model = MaskedFinola(recipe.model.name, mask.variant, one_jump=mask.one_jump)
-        if recipe.model.weights is not None:
-            initialise_masked(self.model, recipe.model.weights)
-        self.samples: Tensor | None = None
+    @staticmethod
+    def build(recipe: MaskedRecipe, initialise: bool = True) -> MaskedFinola:
+        model = MaskedFinola(recipe.model.name, recipe.mask.variant, one_jump=recipe.mask.one_jump)
+        if initialise and recipe.model.weights is not None:
+            initialise_masked(model, recipe.model.weights)
+        return model
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         distinct = self.recipe.mask.places or len(images)

@@ -10,15 +10,16 @@ from torch import Tensor, nn
 
 from finola.data import Batch
 from finola.encoders import build_encoder
-from finola.errors import InputError
-from finola.pretrained import Pretrained
-from finola.training.config import Recipe
-from finola.training.initial_weights import initialise_encoder, resolve_encoder
+from finola.serialization import Pretrained
+from finola.training.config import MocoRecipe
+from finola.training.initial_weights import initialise_encoder
 from finola.training.tasks.base import Task
 
 
 class MoCo(nn.Module, Pretrained, tags=["finola", "self-supervised"]):
     """An encoder with projection head, and the momentum copies of both that compute keys."""
+
+    model_type = "encoder"
 
     def __init__(self, encoder: str, image_size: int = 224, size: int = 128) -> None:
         super().__init__()
@@ -55,24 +56,25 @@ class Contrast(Task):
     Retrieval is correct if the key most similar to a photo's query is that of its mirrored view, within a batch.
     """
 
-    monitor: ClassVar[str] = "found"
+    metric_names: ClassVar[tuple[str, ...]] = ("retrieval_accuracy",)
+    monitor: ClassVar[str] = "retrieval_accuracy"
     model: MoCo
+    recipe: MocoRecipe
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe, metrics=("found",))
+    def __init__(self, recipe: MocoRecipe, initialise: bool = True) -> None:
+        super().__init__(recipe, initialise)
         from lightly.loss import NTXentLoss
 
-        if recipe.data.crops_per_image != 2:
-            raise InputError(
-                f"data.crops_per_image is {recipe.data.crops_per_image}, but the task moco needs 2 views per photo. "
-                "Set data.crops_per_image=2."
-            )
-        section, (name, weights) = recipe.moco, resolve_encoder(recipe.model)
-        self.model = MoCo(name, recipe.data.size or 0, section.size)
-        if weights is not None:
-            for encoder in (self.model.encoder, self.model.slow[0]):
-                initialise_encoder(encoder, weights)
-        self.loss = NTXentLoss(section.temperature, memory_bank_size=(section.queue, section.size))
+        section = recipe.moco
+        self.loss = NTXentLoss(section.temperature, memory_bank_size=(section.queue_size, section.projection_dim))
+
+    @staticmethod
+    def build(recipe: MocoRecipe, initialise: bool = True) -> MoCo:
+        model = MoCo(recipe.model.name, recipe.data.size or 0, recipe.moco.projection_dim)
+        if initialise:
+            for encoder in (model.encoder, model.slow[0]):
+                initialise_encoder(encoder, recipe.model)
+        return model
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the queue, which lightly does not include in its state, so that resuming is exact."""
@@ -93,4 +95,4 @@ class Contrast(Task):
         images = batch.images
         similarity = self.model(images) @ self.model.keys(images.flip(3)).T
         correct = similarity.argmax(1) == torch.arange(len(similarity), device=similarity.device)
-        self.log_metric("found", correct[~batch.replaced].float())
+        self.log_metric("retrieval_accuracy", correct[~batch.replaced].float())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +16,14 @@ from finola.codec.calibration import FILE, Calibration, to_latents, to_q
 from finola.data import Batch
 from finola.decoders.waves import WaveDecoder
 from finola.errors import InputError
+from finola.hub import resolve
 from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
-from finola.training.config import ModelSection, Recipe
-from finola.training.initial_weights import initialise
+from finola.model_zoo import create
+from finola.training.config import ReconstructionRecipe
+from finola.training.initial_weights import initialise_autoencoder
+from finola.training.sections import AutoencoderSection
 from finola.training.tasks.base import Task
 from finola.wave.spectrum import Spectrum
-from finola.zoo import create, find_trained
 
 HEALTH_IMAGES = 8
 MSE_FLOOR = 1e-4  # 40 dB: limits the weight of easily reconstructed (flat) images in the PSNR loss
@@ -29,15 +32,16 @@ MSE_FLOOR = 1e-4  # 40 dB: limits the weight of easily reconstructed (flat) imag
 class Reconstruction(Task):
     """Train an `Autoencoder` on the L2 or PSNR loss; validate by PSNR, SSIM and MS-SSIM per image."""
 
+    metric_names: ClassVar[tuple[str, ...]] = ("psnr", "ssim", "ms_ssim")
     model: Autoencoder
+    recipe: ReconstructionRecipe
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe, metrics=("psnr", "ssim", "ms_ssim"))
-        self.model = build_model(recipe.model)
-        if recipe.loss.fit_q and not hasattr(self.model, "wave_encoder"):
+    def __init__(self, recipe: ReconstructionRecipe, initialise: bool = True) -> None:
+        super().__init__(recipe, initialise)
+        if recipe.loss.q_distillation and not hasattr(self.model, "wave_encoder"):
             raise InputError(
-                f"loss.fit_q is {recipe.loss.fit_q}, but {recipe.model.name} has no wave encoder as target for q. "
-                "Set model.init=waves and choose a model with another encoder."
+                f"loss.q_distillation is {recipe.loss.q_distillation}, but {recipe.model.name} has no wave encoder as "
+                "target for q. Set model.init=waves and choose a model with another encoder."
             )
         side = recipe.model.encoder_size
         if side is not None and self.model.config.is_waves:
@@ -45,9 +49,12 @@ class Reconstruction(Task):
                 f"model.encoder_size is {side}, but the encoder of {recipe.model.name} has a fixed input size. "
                 "Remove the setting."
             )
-        self.calibration = load_calibration(recipe, self.model) if recipe.loss.rounded else None
+        self.calibration = load_calibration(recipe, self.model) if recipe.loss.quantised_fraction else None
         self.reconstruct = torch.compile(self._reconstruct) if recipe.trainer.compile else self._reconstruct
-        self.samples: Tensor | None = None  # first validation photos, for sample images and health metrics
+
+    @staticmethod
+    def build(recipe: ReconstructionRecipe, initialise: bool = True) -> Autoencoder:
+        return build_model(recipe.model, initialise)
 
     def _reconstruct(self, images: Tensor) -> Tensor:
         side = self.recipe.model.encoder_size
@@ -55,7 +62,7 @@ class Reconstruction(Task):
         return out
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        weight = self.recipe.loss.fit_q
+        weight = self.recipe.loss.q_distillation
         if self.calibration is not None:
             return self._pixel_loss(self.model(images, self._quantise), images)
         if not weight:
@@ -64,7 +71,10 @@ class Reconstruction(Task):
         with torch.no_grad():
             target: Tensor = self.model.wave_encoder(images)  # type: ignore[operator]
         out = self.model.decode(self.model.propagate(q))
-        return self._pixel_loss(out, images) | {"fit_q": weight * F.mse_loss(q, target)}
+        return self._pixel_loss(out, images) | {"q_distillation": weight * F.mse_loss(q, target)}
+
+    def describe_loss(self, loss: float) -> str:
+        return f"{-loss:.2f} dB" if self.recipe.loss.kind == "psnr" else super().describe_loss(loss)
 
     def _pixel_loss(self, out: Tensor, images: Tensor) -> dict[str, Tensor]:
         if self.recipe.loss.kind == "l2":
@@ -75,10 +85,10 @@ class Reconstruction(Task):
     def _quantise(self, q: Tensor) -> Tensor:
         """Quantise part of the batch with a random step; gradients pass straight through."""
         assert self.calibration is not None
-        finest, coarsest = self.recipe.loss.steps
+        finest, coarsest = self.recipe.loss.quantisation_steps
         step = int(torch.randint(finest, coarsest + 1, ()))
         # Random rounding of the count makes the expected fraction exact for any batch size.
-        count = int(self.recipe.loss.rounded * len(q) + torch.rand(()))
+        count = int(self.recipe.loss.quantised_fraction * len(q) + torch.rand(()))
         original = q[:count].detach()
         quantised = to_q(self.model, self.calibration.rounded(to_latents(self.model, original), step))
         return torch.cat([q[:count] + (quantised - original), q[count:]])
@@ -122,13 +132,13 @@ def reconstruct_coarsely(model: Autoencoder, images: Tensor, side: int) -> Tenso
     return out
 
 
-def load_calibration(recipe: Recipe, model: Autoencoder) -> Calibration:
+def load_calibration(recipe: ReconstructionRecipe, model: Autoencoder) -> Calibration:
     """Load the calibration stored with `model.weights`, for quantisation during training."""
-    folder = find_trained(recipe.model.weights) if recipe.model.weights else None
+    folder = resolve(recipe.model.weights) if recipe.model.weights else None
     if folder is None or not (folder / FILE).is_file():
         raise InputError(
-            f"loss.rounded is {recipe.loss.rounded}, but model.weights={recipe.model.weights} has no calibration. "
-            "Set model.weights to a trained model and run finola calibrate on it first."
+            f"loss.quantised_fraction is {recipe.loss.quantised_fraction}, but model.weights={recipe.model.weights} "
+            "has no calibration. Set model.weights to a trained model and run finola calibrate on it first."
         )
     calibration = Calibration.load(folder / FILE)
     size = to_latents(model, torch.zeros(1, model.config.paths, model.config.channels)).shape[1]
@@ -140,15 +150,17 @@ def load_calibration(recipe: Recipe, model: Autoencoder) -> Calibration:
     return calibration
 
 
-def build_model(section: ModelSection) -> Autoencoder:
-    """Build and initialise the model of a recipe."""
+def build_model(section: AutoencoderSection, initialise: bool = True) -> Autoencoder:
+    """Build the model of a recipe and initialise it from `spectrum` and `weights`."""
     model = create(section.name, section.init)
+    if not initialise:
+        return model
     if section.spectrum is not None:
         from finola.wave.initialisation import initialise_waves
 
         initialise_waves(model, read_spectrum(Path(section.spectrum), model.config.image_size))
     if section.weights is not None:
-        initialise(model, section.weights)
+        initialise_autoencoder(model, section.weights)
     return model
 
 

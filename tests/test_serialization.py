@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -21,10 +22,11 @@ from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.heads import Classifier
 from finola.heads.detector import Detector
 from finola.heads.mask_rcnn import Segmenter
+from finola.hub import BUNDLED, bundled_models, model_type, read_config
 from finola.masked import MaskedFinola
-from finola.pretrained import Pretrained
+from finola.model_zoo import load, load_encoder
+from finola.serialization import Pretrained
 from finola.training.tasks.moco import MoCo
-from finola.zoo import BUNDLED, bundled_names, kind_of, load, load_encoder, read_config
 
 State = dict[str, Tensor]
 MODELS: dict[str, Callable[[], Any]] = {
@@ -101,6 +103,24 @@ def test_mismatched_weights_raise_with_their_keys(saved, tmp_path: Path, name: s
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_the_type_is_saved_and_understood_where_it_is_missing(saved, tmp_path: Path, name: str) -> None:
+    kind, folder = saved[name]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["type"] == kind.model_type == model_type(folder)
+    shutil.copytree(folder, tmp_path / "older")
+    (tmp_path / "older" / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "type"}))
+    assert read_config(tmp_path / "older") == config
+    own, again = (kind.from_pretrained(path).state_dict() for path in (folder, tmp_path / "older"))
+    assert all(torch.equal(own[key], again[key]) for key in own)
+
+
+def test_a_loaded_model_is_saved_with_the_same_configuration(saved, tmp_path: Path) -> None:
+    for name, (kind, folder) in saved.items():
+        copy.deepcopy(kind.from_pretrained(folder)).save_pretrained(tmp_path / name)
+        assert (tmp_path / name / "config.json").read_text() == (folder / "config.json").read_text()
+
+
 def test_half_precision_is_loaded_as_float32(saved, tmp_path: Path) -> None:
     kind, folder = saved["autoencoder"]
     shutil.copytree(folder, tmp_path / "model")
@@ -139,9 +159,9 @@ def test_invalid_waves_raise(saved, tmp_path: Path, change: State) -> None:
         kind.from_pretrained(tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", [*bundled_names(), "masked-b-w720"])
+@pytest.mark.parametrize("name", bundled_models())
 def test_bundled_weights_are_loaded_unchanged(name: str) -> None:
-    model = Classifier.from_pretrained(BUNDLED / name) if kind_of(name) == "a classifier" else load(name)
+    model = Classifier.from_pretrained(BUNDLED / name) if model_type(name) == "classifier" else load(name)
     given, own = load_file(BUNDLED / name / "model.safetensors"), model.state_dict()
     assert given.keys() == own.keys()
     assert all(torch.equal(value.to(own[key]), own[key]) for key, value in given.items())
@@ -297,6 +317,6 @@ def value_is_matrix(value: Tensor) -> bool:
 @pytest.mark.parametrize("content", ["[]", "{", "{}", '{"name": []}', '{"classes": ["a"], "encoder": 3}'])
 def test_the_type_of_a_model_with_a_malformed_configuration_raises(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    for read in (read_config, lambda folder: kind_of(str(folder)), load):
+    for read in (read_config, model_type, load):
         with pytest.raises(CorruptFileError, match=r"config\.json"):
             read(tmp_path)

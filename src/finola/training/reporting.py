@@ -1,16 +1,106 @@
-"""Progress bar of a run with images/s, PSNR and remaining time, and one line per validation."""
+"""Reports of a run: `metrics.csv`, TensorBoard, Weights & Biases if it is installed, and progress on standard error.
+
+The progress bar is not Lightning's, which shows the progress of one epoch, not of a run with a time limit.
+"""
 
 from __future__ import annotations
 
+import csv
+import os
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from finola.training import clock
-from finola.training.config import Recipe, seconds
-from finola.training.tasks.base import mean_psnr
+from finola.training import callbacks
+from finola.training.config import Recipe
+from finola.training.sections import seconds
+
+CURVE = "metrics.csv"
+_LEADING_COLUMNS = ["step", "epoch", "seconds"]
+
+
+class Curve(Logger):
+    """Write one row of `metrics.csv` per logging call; `seconds` accumulates over all parts of a resumed run.
+
+    On resume, rows logged after the checkpoint are dropped, so the file equals that of an uninterrupted run.
+    """
+
+    def __init__(self, folder: Path, resumed_step: int = 0) -> None:
+        super().__init__()
+        self.path = folder / CURVE
+        self._rows = [row for row in read_curve(self.path) if row["step"] < resumed_step]
+        self._columns = list(dict.fromkeys([*_LEADING_COLUMNS, *(key for row in self._rows for key in row)]))
+        self._start = callbacks.now() - (self._rows[-1]["seconds"] if self._rows else 0.0)
+        self._needs_header = True
+
+    @property
+    def name(self) -> str:
+        return "curve"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the recipe is saved to a separate file."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        seconds = round(callbacks.now() - self._start, 3)
+        row = {"step": step or 0, "epoch": int(metrics.get("epoch", 0)), "seconds": seconds}
+        row |= {key: value for key, value in metrics.items() if key != "epoch"}
+        self._rows.append(row)
+        new = [key for key in row if key not in self._columns]
+        self._columns += new
+        if new or self._needs_header:
+            self._rewrite()
+        else:
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self._columns).writerow(row)
+
+    def _rewrite(self) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.part")
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(self._rows)
+        os.replace(temporary, self.path)
+        self._needs_header = False
+
+
+def read_curve(path: Path) -> list[dict[str, float]]:
+    """Read the rows of a `metrics.csv`, without empty cells. Rows truncated by a crash are skipped."""
+    if not path.exists():
+        return []
+    rows = []
+    with path.open(newline="", encoding="utf-8") as file:
+        for entry in csv.DictReader(file):
+            try:
+                row = {key: float(value) for key, value in entry.items() if value and key}
+                rows.append(row | {"step": int(row["step"]), "epoch": int(row["epoch"]), "seconds": row["seconds"]})
+            except (KeyError, ValueError, TypeError):
+                continue
+    return rows
+
+
+def build_loggers(recipe: Recipe, folder: Path, resumed_step: int) -> list[Logger]:
+    """Build all loggers of a run; the first one is `Curve`."""
+    purge: dict[str, Any] = {"purge_step": resumed_step} if resumed_step else {}
+    board = TensorBoardLogger(folder, name="", version="tensorboard", default_hp_metric=False, **purge)
+    loggers: list[Logger] = [Curve(folder, resumed_step), board]
+    if recipe.logging.wandb and find_spec("wandb"):
+        from lightning.pytorch.loggers import WandbLogger
+
+        configured = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ
+        run = folder.resolve().name
+        loggers.append(WandbLogger(run, folder, id=run, resume="allow", project="finola", offline=not configured))
+    return loggers
 
 
 class RunProgress(Callback):
@@ -28,7 +118,7 @@ class RunProgress(Callback):
         self._bar_task: Any = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start, self._first_step = clock.now(), trainer.global_step
+        self._start, self._first_step = callbacks.now(), trainer.global_step
         self._speed_start, self._images = self._start, 0
         if self.quiet or not trainer.is_global_zero or not sys.stderr.isatty():
             return
@@ -44,7 +134,7 @@ class RunProgress(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._images += len(batch.images) * trainer.world_size
-        self.images_per_second = self._images / max(clock.now() - self._speed_start, 1e-9)
+        self.images_per_second = self._images / max(callbacks.now() - self._speed_start, 1e-9)
         pl_module.log("train/images_per_second", self.images_per_second)
         if self._bar is None:
             return
@@ -55,11 +145,11 @@ class RunProgress(Callback):
         self._bar.update(self._bar_task, description=epoch, completed=share, status=self._status(trainer, left))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._paused = clock.now()
+        self._paused = callbacks.now()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if hasattr(self, "_speed_start"):
-            self._speed_start += clock.now() - self._paused  # exclude validation from the throughput
+            self._speed_start += callbacks.now() - self._paused  # exclude validation from the throughput
         if self.quiet or not trainer.is_global_zero:
             return
         metrics = [(key[4:], float(value)) for key, value in trainer.callback_metrics.items() if key.startswith("val/")]
@@ -81,7 +171,7 @@ class RunProgress(Callback):
 
     def _remaining(self, trainer: Trainer) -> tuple[float, float]:
         """Completed fraction of the run, and estimated remaining seconds."""
-        elapsed = clock.now() - self._start
+        elapsed = callbacks.now() - self._start
         limit = self.recipe.trainer.max_steps
         total = trainer.datamodule.steps_per_epoch * self.recipe.schedule.epochs  # type: ignore[attr-defined]
         total = min(total, limit) if limit else total
@@ -98,8 +188,7 @@ class RunProgress(Callback):
         monitor = getattr(trainer.lightning_module, "monitor", "psnr")
         parts = [f"{self.images_per_second:.0f} images/s"]
         if self._loss is not None:
-            train_psnr = -self._loss if self.recipe.loss.kind == "psnr" else mean_psnr(self._loss)
-            parts.append(f"{train_psnr:.2f} dB" if monitor == "psnr" else f"loss {self._loss:.3g}")
+            parts.append(trainer.lightning_module.describe_loss(self._loss))  # type: ignore[operator]
         if (value := trainer.callback_metrics.get(f"val/{monitor}")) is not None:
             parts.append(f"val {float(value):.2f} dB" if monitor == "psnr" else f"val {monitor} {float(value):.4g}")
         minutes, rest = divmod(int(left), 60)

@@ -1,0 +1,17 @@
+"""Generate src/finola/model_counts.json, the counts that `finola models` prints: python docs/counts.py"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+
+from finola.files import write_text
+from finola.hub import bundled_models
+from finola.model_zoo import COUNTS, count, known_names
+
+if __name__ == "__main__":
+    names = dict.fromkeys([*bundled_models(), *known_names()])
+    rows = {name: {part: astuple(size) for part, size in count(name).items()} for name in names}
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    write_text(COUNTS, f"{{\n{lines}\n}}\n")
+    print(f"Wrote {len(rows)} models to {COUNTS}")

@@ -1,0 +1,278 @@
+"""Create and load models by name; the models of the paper with their parameters and multiply–adds.
+
+Names are resolved by `finola.hub`. Torch is imported by the functions that need it, so that listing models is fast.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finola.config import ModelConfig, nearest
+from finola.errors import InputError, MissingFileError, UnknownNameError
+from finola.hub import (
+    BUNDLED,
+    CONFIG,
+    UNTRAINED,
+    WEIGHTS,
+    bundled_models,
+    encoder_name,
+    full_name,
+    model_folder,
+    model_type,
+    read_config,
+    resolve,
+)
+from finola.paper import cite
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from finola.autoencoder import Autoencoder
+    from finola.heads import Classifier
+    from finola.heads.detector import Detector
+    from finola.heads.mask_rcnn import Segmenter
+
+COUNTS = Path(__file__).with_name("model_counts.json")
+
+
+def create(name: str, init: str | None = None, *, pretrained: bool = False) -> Autoencoder:
+    """Create a model from its one-line name, randomly initialised as in the paper or with `init="waves"`.
+
+    Models whose names start with `waves` always use wave initialisation, which reconstructs images without training.
+    With `pretrained` the encoder, which must be a timm model, has timm's pretrained weights.
+
+    >>> create("waves/64x1@8:32").config.channels
+    64
+    """
+    from finola.autoencoder import Autoencoder
+
+    if name in bundled_models():
+        raise InputError(f"{name} is a trained model. Load it with finola.load({name!r}).")
+    name = full_name(name)
+    if not re.search(r"/\d+x\d+@", name):
+        raise UnknownNameError(f"{name!r} is not a model name: {nearest(name, known_names())}")
+    model = Autoencoder(name, init)
+    if pretrained:
+        from finola.encoders import pretrained_state
+
+        model.encoder.load_state_dict(pretrained_state(model.config.encoder, model.config.image_size))
+    return model
+
+
+def load(name: str | Path) -> Autoencoder:
+    """Load a trained autoencoder from a bundled name, a folder or a hub id, in evaluation mode.
+
+    A `waves…` name needs no trained weights; the model is created.
+    """
+    from finola.autoencoder import Autoencoder
+
+    folder = model_folder(name, "autoencoder")
+    if folder is not None:
+        return Autoencoder.from_pretrained(folder)
+    text = full_name(str(name))
+    if "@" in text:
+        if not text.startswith("waves"):
+            ModelConfig.parse(text)
+            raise InputError(f"{text} has no trained weights. Create the model with finola.create({text!r}).")
+        return create(text).eval()
+    raise _not_found(text)
+
+
+def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> nn.Module:
+    """Load the encoder of a trained model of any type, or build a randomly initialised encoder by name.
+
+    `name` is a bundled name, a folder or a hub id of an autoencoder, a masked model, a classifier, a detector or
+    MoCo; or the name of an encoder: `mf-w720` … `mf-w5760`, or a timm model.
+
+    >>> load_encoder("mf-w720").channels
+    720
+    """
+    from finola.encoders import build_encoder
+    from finola.serialization import building_for, load_weights, read_weights
+
+    folder = resolve(name)
+    if folder is None:
+        return build_encoder(str(name), image_size)
+    with building_for(folder / WEIGHTS, folder / CONFIG):
+        encoder = build_encoder(encoder_name(folder), image_size)
+    load_weights(encoder, read_weights(folder / WEIGHTS, "encoder."), f"{folder / WEIGHTS} (encoder)")
+    return encoder.eval()
+
+
+def load_classifier(name: str | Path) -> Classifier:
+    """Load a trained classifier from a bundled name, a folder or a hub id, in evaluation mode.
+
+    >>> len(load_classifier("masked-b-w720").classes)
+    10
+    """
+    from finola.heads import Classifier
+
+    folder = model_folder(name, "classifier")
+    if folder is None:
+        raise _not_found(name, "classifier")
+    return Classifier.from_pretrained(folder)
+
+
+def load_detector(name: str | Path) -> Detector | Segmenter:
+    """Load a trained detector, or a segmenter, which also predicts masks, in evaluation mode."""
+    from finola.heads.detector import Detector
+    from finola.heads.mask_rcnn import Segmenter
+
+    folder = model_folder(name, "detector", "segmenter")
+    if folder is None:
+        raise _not_found(name, "detector", "segmenter")
+    return (Segmenter if model_type(folder) == "segmenter" else Detector).from_pretrained(folder)
+
+
+def _not_found(name: str | Path, *wanted: str) -> MissingFileError:
+    names = bundled_models(*wanted) if wanted else known_names()
+    hint = nearest(str(name), names) if names else "train one with finola train."
+    return MissingFileError(f"{str(name)!r} is not a bundled model, folder or hub id: {hint}")
+
+
+def known_names() -> list[str]:
+    """Names of all autoencoders listed by `finola models`."""
+    return [*bundled_models("autoencoder"), *UNTRAINED, *(name for names in PAPER.values() for name in names)]
+
+
+def _grid() -> list[str]:
+    sizes = [f"{c}x{m}" for c in (128, 256, 512, 1024, 2048) for m in (1, 2, 4, 8)]
+    return [f"mf-w2880/{size}@64" for size in [*sizes, "1024x16", "2048x16"]]
+
+
+PAPER: dict[str, list[str]] = {
+    f"resolution, {cite('table:multi-resolution')}": [
+        f"mf-w2880/{cm}@{side}" for cm in ("3072x1", "1024x4") for side in (8, 16, 32, 64, 128, 256)
+    ],
+    f"autoregression, {cite('table:comp-auto')}": [
+        f"mf-w2880/3072x1@{side}{rule}" for rule in ("+repeat", "+repeat+pos", "+linear") for side in (16, 64)
+    ],
+    f"norm+nonlinear, {cite('table:comp-nonlinear')}": [f"mf-w2880/{c}x1@16+mlp" for c in (512, 1024, 3072)],
+    f"normalisation, {cite('table:comp-norm')}": ["mf-w2880/3072x1@16+batchnorm"],
+    f"paths and channels, {cite('fig:val-relax')}": _grid(),
+    f"Conv-AE, {cite('table:comp-ae')}": ["mf-w2880/512x4@64+convae", "mf-w2880/2048x4@64+convae"],
+    f"channels, {cite('table:ablation', 'a')}": [
+        f"mf-w2880/{c}x1@16" for c in (4096, 3072, 2048, 1024, 512, 256, 128, 64)
+    ],
+    f"encoders, {cite('table:ablation', 'b')}": [f"mf-w{width}/3072x1@16" for width in (5760, 4320, 2880, 1440, 720)],
+    f"position of q, {cite('fig:appendix:recon-pos')}": [
+        f"mf-w2880/3072x1@16{corner}" for corner in ("+corner", "+top-right", "+bottom-left", "+bottom-right")
+    ],
+    f"speeds, {cite('table:special-case-all')}": [
+        "mf-w2880/1024x4@64+real",
+        "mf-w2880/1024x4@64+unit",
+        "mf-w2880/4096x1@64+repeat+pos",
+    ],
+    f"scattered starts, {cite('table:mixture-hidden-waves')}": [
+        f"mf-w2880/{cm}@64+scatter" for cm in ("1024x4", "1024x8", "1024x16", "2048x8", "2048x16")
+    ],
+    "masked FINOLA-E (appendix B)": [f"mf-w{width}/512x1@16+patch" for width in (720, 1440, 2880)],
+    "latent 16,384 on one path or sixteen (§4.1)": ["mf-w2880/16384x1@64", "mf-w2880/1024x16@64"],
+    "plane waves (ours)": [
+        "waves/256x1@16:64",
+        "waves+conv/256x1@16:64",
+        "waves+conv/512x1@16:64",
+        "waves/1024x1@16",
+        "waves/3072x1@16",
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """Parameters of one part of a model and its multiply–adds per image."""
+
+    parameters: int
+    multiply_adds: int
+
+
+def sizes(name: str) -> dict[str, Count]:
+    """`count`, from the counts stored in the package if it has them: fast for every name of `finola models`.
+
+    >>> sizes("tile64")["encoder"] == count("tile64")["encoder"]
+    True
+    """
+    stored = _stored_counts().get(name)
+    return count(name) if stored is None else {part: Count(*numbers) for part, numbers in stored.items()}
+
+
+@cache
+def _stored_counts() -> dict[str, dict[str, list[int]]]:
+    counts: dict[str, dict[str, list[int]]] = json.loads(COUNTS.read_text(encoding="utf-8"))
+    return counts
+
+
+def count(name: str) -> dict[str, Count]:
+    """Count the parameters and multiply–adds of each part of a model.
+
+    The parts of an autoencoder are encoder, pooling, propagation and decoder; those of a bundled classifier are encoder
+    and head. Multiply–adds are those of convolutions and matrix products. Propagation is 2·C²·(H·W − 1) per path,
+    both orders.
+
+    >>> count("mf-w2880/1024x16@64")["propagation"].parameters
+    4194304
+    """
+    import torch
+
+    from finola.decoders import build_decoder
+    from finola.decoders.conv_ae import ConvGrower
+    from finola.pooling import build_pool
+    from finola.transitions import build_transition
+
+    if name in bundled_models("classifier"):
+        return _count_classifier(name)
+    config = ModelConfig.parse(full_name(name))
+    encoder, encoding, feature_map = _encoder(config.encoder, config.image_size, config if config.is_waves else None)
+    with torch.device("meta"):
+        q = torch.empty(1, config.paths, config.channels)
+        z = torch.empty(1, config.channels, *config.map_size)
+        pooling = _count(build_pool(encoder, config.channels, config.paths), feature_map.to("meta"))[0]
+        if config.transition == "conv-ae":
+            propagation, z = _count(ConvGrower(config.channels, config.map_size), q)
+        else:
+            transition = build_transition(config.transition, config.speeds, config.channels)
+            products = {"repetition": 0, "norm-mlp": 2}.get(config.transition, 1)
+            positions = config.map_size[0] * config.map_size[1] - 1
+            multiply_adds = 2 * products * config.channels**2 * positions * config.paths
+            propagation = Count(sum(p.numel() for p in transition.parameters()), multiply_adds)
+        decoder = _count(build_decoder(config), z)[0]
+    return {"encoder": encoding, "pooling": pooling, "propagation": propagation, "decoder": decoder}
+
+
+def _count_classifier(name: str) -> dict[str, Count]:
+    import torch
+
+    from finola.heads import build_head
+
+    config = read_config(BUNDLED / name)
+    encoder, encoding, feature_map = _encoder(config["encoder"], (config["image_size"],) * 2, None)
+    with torch.device("meta"):
+        head = build_head(config["head"], int(encoder.channels), len(config["classes"]))  # type: ignore[arg-type]
+        return {"encoder": encoding, "head": _count(head, feature_map)[0]}
+
+
+@cache
+def _encoder(name: str, image_size: tuple[int, int], waves: ModelConfig | None) -> tuple[nn.Module, Count, Tensor]:
+    """Encoder, its counts and its output, on the meta device, or on the CPU if its shapes depend on a spectrum."""
+    import torch
+
+    from finola.encoders import build_encoder
+
+    with torch.device("cpu" if waves else "meta"):
+        encoder = build_encoder(name, image_size, waves)
+        return encoder, *_count(encoder, torch.full((1, 3, *image_size), 0.5))
+
+
+def _count(module: nn.Module, inputs: Tensor) -> tuple[Count, Tensor]:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module.eval().requires_grad_(False)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        out = module(inputs)
+    return Count(sum(p.numel() for p in module.parameters()), counter.get_total_flops() // 2), out
