@@ -244,7 +244,7 @@ STARTING_POINTS = (
 """Recipes to start from: none needs a GPU, the first no data."""
 
 GROUPS: dict[str, str] = {
-    **{f"paper/{folder}/": f"{table.number} of the paper ({table.label})" for folder, table in TABLES.items()},
+    **{f"paper/{folder}/": f"{table.citation()} of the paper" for folder, table in TABLES.items()},
     "cpu/": "a small version of each paper/… recipe for CPUs",
     "masked/": "masked FINOLA: pre-training, and reconstruction from its encoder",
     "probe/": "classification heads on a frozen encoder",

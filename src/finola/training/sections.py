@@ -1,4 +1,4 @@
-"""Sections of recipes and checks of their values; defaults are those of Table 13 (table:appendix:FINOLA) where given."""
+"""Sections of recipes and checks of their values; defaults are those of Table 13 (table:appendix:FINOLA) if given."""
 
 from __future__ import annotations
 
