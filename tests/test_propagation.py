@@ -106,7 +106,7 @@ def test_q_of_lower_precision_is_propagated_in_the_precision_of_the_matrices():
     assert z.dtype == torch.float32 and z.isfinite().all()
 
 
-def test_differentiating_twice_is_refused():
+def test_differentiating_twice_raises():
     q = torch.randn(1, 1, C, dtype=torch.float64, requires_grad=True)
     z = propagate(q, transition_of(NormLinear).prepared(), (3, 3))
     (gradient,) = torch.autograd.grad(z.square().sum(), q, create_graph=True)

@@ -133,7 +133,7 @@ def test_a_segmenter_trains_finds_and_is_measured(boxes: Path, tmp_path: Path, c
     assert len(json.loads(capsys.readouterr().out)["masks"]) == 12
 
 
-def test_photos_without_masks_are_refused_for_a_segmenter(tmp_path: Path):
+def test_photos_without_masks_raise_for_a_segmenter(tmp_path: Path):
     bare = rectangle(4, 5, 20, 30)
     del bare["segmentation"]
     data = write_coco(tmp_path / "data", {"train2017": [[bare]], "val2017": [[bare]]})
@@ -141,7 +141,7 @@ def test_photos_without_masks_are_refused_for_a_segmenter(tmp_path: Path):
         train(segmenting(data), tmp_path / "run", quiet=True)
 
 
-def test_photos_without_objects_are_refused(tmp_path: Path):
+def test_photos_without_objects_raise(tmp_path: Path):
     with pytest.raises(ValueError, match="smoke"):
         train(own(Path("smoke"), "data.limit=8"), tmp_path / "run", quiet=True)
 
