@@ -20,7 +20,7 @@ from torch import nn
 
 from finola.data import CentreCrop, make_loader, open_data
 from finola.data.sources import evenly
-from finola.evaluation.probing import accuracy, extract, knn, train_head
+from finola.evaluation.probing import accuracy, extract, head_recipe, knn, train_head
 from finola.files import write_text
 from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
@@ -32,30 +32,18 @@ PROBES = ("lin", "knn", "tran-1", "fine-tuned")
 def pre_training(method: str, size: int, epochs: float, seed: int, photos: int | None) -> tuple[str, list[str]]:
     """The recipe of a method and what is changed in it."""
     cells = size // 16
-    words = [
-        f"seed={seed}",
-        f"schedule.epochs={epochs}",
-        "schedule.warmup_epochs=1",
-        "data.flip=true",
-        f"data.limit={photos or 'null'}",
-    ]
-    words += ["data.path=imagenette128", f"data.size={size}", "trainer.accelerator=auto", "logging.samples=0"]
-    words += [
-        "data.scale=[0.2,1.0]",
-        "trainer.check_val_every_n_epoch=100",
-        "data.batch_size=64",
-        "logging.health=false",
-    ]
+    words = [f"seed={seed}", f"schedule.epochs={epochs}", "schedule.warmup_epochs=1", "data.flip=true"]
+    words += ["data.path=imagenette128", f"data.limit={photos or 'null'}", "data.scale=[0.2,1.0]"]
+    words += ["data.batch_size=64", "trainer.check_val_every_n_epoch=100"]
     if method == "finola":
-        return "cpu/channels/256", [
-            *words,
-            f"model.name=mf-w720/256x1@{cells}:{size}+patch",
-            "optimiser.base_lr=2e-3",
-        ]
+        words += [f"model.name=mf-w720/256x1@{cells}:{size}+patch", "optimiser.base_lr=2e-3"]
+        return "cpu/channels/256", [*words, "logging.samples=0", "logging.health=false"]
     if method.startswith("masked-"):
         variant = method[-1]
         decoder = "patch" if variant == "e" else "tran1"
-        return f"masked/{variant}-w720-128", [*words, f"model.name=mf-w720/256x1@{cells}:{size}+{decoder}"]
+        words += [f"model.name=mf-w720/256x1@{cells}:{size}+{decoder}", "logging.samples=0"]
+        return f"masked/{variant}-w720-128", words
+    words.append(f"data.size={size}")
     if method == "moco":  # a batch of 128 is 64 photos, each seen twice
         return "moco/w720-128", [*words, "data.batch_size=128", "schedule.warmup_epochs=0"]
     return "supervised/w720-128", words
@@ -79,11 +67,11 @@ def study(method: str, seed: int, args: argparse.Namespace) -> dict[str, float]:
         settle(encoder, size)
     train_set = extract(encoder, "imagenette128", "train", size, mirrored=True, limit=args.photos)
     val_set = extract(encoder, "imagenette128", "val", size, like="train")
-    head = train_head("tran-1", train_set, epochs=args.head_epochs, seed=seed)
+    head = train_head(head_recipe("tran-1", epochs=args.head_epochs, seed=seed), train_set)
     found = {
         "pre_training_seconds": round(took, 1),
         "knn": 100 * knn(train_set, val_set),
-        "lin": 100 * accuracy(train_head("lin", train_set, seed=seed), val_set),
+        "lin": 100 * accuracy(train_head(head_recipe("lin", seed=seed), train_set), val_set),
         "tran-1": 100 * accuracy(head, val_set),
         "fine-tuned": 100 * fine_tune(encoder, head, train_set.classes, seed, args, folder),
     }

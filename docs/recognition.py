@@ -22,13 +22,16 @@ paper). The encoder is then evaluated with heads: `lin` (a batch norm without af
 ```
 finola train masked/b-w720-128 data.path=photos/                    # no labels needed
 finola probe runs/masked-b-w720-128/model photos/ --probes knn lin tran-1   # minutes: features are cached
-finola train probe/tran1-w720-128 data.path=photos/                 # the paper's protocol: a new crop in every epoch
+finola train probe/tran1-w720-128 data.path=photos/                 # the same settings, with a new crop in every epoch
 finola train finetune/w720-128 data.path=photos/                    # encoder and head, initialised from that probe
 finola classify new.jpg --model runs/finetune-w720-128/model
 ```
 `finola classify photo.jpg` uses the bundled model `masked-b-w720`, which has ten classes.
 `photos/` is a folder with one subfolder per class, or Parquet files with a label column; the number of classes is
 read from it and stored in the model. Recipes without `-128` have the paper's sizes and settings.
+
+`finola probe` trains its heads with the settings of `probe/lin-w720-128` and `probe/tran1-w720-128`, on cached features
+of the centre crop and its mirror image.
 
 | experiment | recipes |
 |---|---|
@@ -73,7 +76,7 @@ def study() -> str:
         f"{found['data']}, images of {found['pixels']} pixels. Every method has the same encoder "
         f"({found['encoder']}), the same photos and {found['pre_training_epochs']} epochs; fine-tuning takes "
         f"{found['fine_tuning_epochs']}. Accuracy on val photos in percent, by seed. Probes are trained on cached "
-        "features (`finola/evaluation/probing.py`).\n",
+        "features (`finola/evaluation/probing.py`), in this study for 90 epochs (`lin`) and 10 (`tran-1`).\n",
         "| pre-training | " + " | ".join(PROBES) + " | minutes |",
         "|---|" + "---|" * (len(PROBES) + 1),
     ]

@@ -11,6 +11,7 @@ import torch
 
 import finola
 from finola.autoencoder import Autoencoder
+from finola.cli import main
 from finola.codec.calibration import load_codec
 from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.files import digest_of_weights
@@ -45,6 +46,12 @@ def test_load_and_the_codec_resolve_a_name_alike(elsewhere: Path) -> None:
         assert names[digest_of_weights(Autoencoder.from_pretrained(word))] == expected
         assert str(codec.model.config) == full_name(expected)
         assert codec.hash == load_codec(expected).hash
+
+
+def test_calibrate_of_a_bundled_name_does_not_write_into_the_folder(elsewhere: Path) -> None:
+    before = (elsewhere / "tile64" / "codec.safetensors").read_bytes()
+    assert main(["calibrate", "tile64", "smoke", "--tiles", "16", "--force"]) == 2
+    assert (elsewhere / "tile64" / "codec.safetensors").read_bytes() == before
 
 
 def test_classifiers_and_encoders_are_resolved_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

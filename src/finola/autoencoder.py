@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from finola import elastic
 from finola.checks import check_values
 from finola.config import ModelConfig, show_size
 from finola.decoders import build_decoder
@@ -57,6 +58,8 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         self.decoder = build_decoder(config)
         if config.is_waves or init == "waves":
             initialise_waves(self)
+        if config.is_exact:  # the matrices are not stored: they follow from the waves
+            self.register_load_state_dict_post_hook(_set_waves)
 
     def _freeze_unused(self, transition: Transition, starts: list[tuple[int, int]]) -> None:
         """Freeze parameters of unused directions, such as left and up when starting at the top-left corner."""
@@ -69,14 +72,20 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
                 for parameter in transition.parameters_of(direction):
                     parameter.requires_grad_(False)
 
-    def encode(self, images: Tensor) -> Tensor:
-        """Encode images of the model's image size to q (N, M, C)."""
+    def encode(self, images: Tensor, latents: int | None = None) -> Tensor:
+        """Encode images of the model's image size to q (N, M, C).
+
+        With an elastic model, q represents each image by its first `latents` components in the best basis of the
+        codebook (default: all).
+        """
         self._check_images(images)
         if tuple(images.shape[-2:]) != self.config.image_size:
             raise InputError(
                 f"{self.config} encodes images of size {show_size(self.config.image_size)}, got "
                 f"{show_size((images.shape[-2], images.shape[-1]))}. Use model(images) for other sizes."
             )
+        if latents is not None:
+            return elastic.encoder_of(self)(images, latents)
         q: Tensor = self.pool(self.encoder(images))
         return q
 
@@ -103,14 +112,29 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         images: Tensor = self.decoder(z)
         return images
 
-    def forward(self, images: Tensor, on_q: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    def forward(
+        self,
+        images: Tensor,
+        on_q: Callable[[Tensor], Tensor] | None = None,
+        *,
+        latents: int | None = None,
+        per_tile: int | None = None,
+        effort: int = 0,
+    ) -> Tensor:
         """Reconstruct images of any size that is at least one cell.
 
         An image of another size than the model's is split into tiles, each with its own q; the maps of all tiles are
         joined before decoding. `on_q` is applied to q before propagation, for example to quantise it. Without
         gradients, images of many tiles are processed in blocks to bound memory.
+
+        `latents`, `per_tile` and `effort` apply to elastic models, see `finola.elastic.encode`.
         """
         self._check_images(images)
+        if self.config.elastic:
+            options = {"latents": latents, "per_tile": per_tile, "effort": effort}
+            return torch.stack([elastic.reconstruct(self, image, **options) for image in images])
+        if (latents, per_tile, effort) != (None, None, 0):
+            elastic.encoder_of(self)  # raises InputError
         height, width = images.shape[-2:]
         size = self.config.image_size
         whole = (height, width) == size
@@ -174,6 +198,11 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
     def halves(self) -> tuple[nn.Module, nn.Module]:
         """Return two modules, images → q and q → images, that `torch.export` can export separately."""
         return _Half(self, self.encode), _Half(self, lambda q: self.decode(self.propagate(q)))
+
+
+def _set_waves(model: nn.Module, _: object) -> None:
+    assert isinstance(model, Autoencoder)
+    initialise_waves(model)
 
 
 class _Half(nn.Module):

@@ -19,6 +19,8 @@ DEFAULT_CODEC = "tile64-512"
 DEFAULT_WHOLE = "photo256"  # encodes a whole image as one vector
 DEFAULT_CLASSIFIER = "masked-b-w720"
 """Default models of the commands."""
+DEFAULT_LATENTS = 4096
+"""Latents of an elastic model for a photo of 256×256 pixels."""
 
 HEADS = {
     "classify": ("lin", "tran-1", "tran-4"),
@@ -26,6 +28,9 @@ HEADS = {
     "segment": ("mask-rcnn",),
 }
 """Names of the heads of each task."""
+
+EXACT = "waves+nets"
+"""Encoder of models with exact plane waves between two networks on pixels."""
 
 MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")
 STARTS = {
@@ -43,7 +48,7 @@ TRANSITIONS = {
     "convae": "conv-ae",
 }
 SPEEDS = {"real": "real", "unit": "unit"}
-OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined", "tran<blocks>")
+OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined", "tran<blocks>", "elastic<bases>")
 
 _NAME = re.compile(r"(?P<encoder>[^/@:]+)/(?P<c>\d+)x(?P<m>\d+)@(?P<rest>.+)")
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
@@ -77,17 +82,20 @@ class ModelConfig:
     image_size: Size = (256, 256)
     start: str | Size = "center"  # center, scatter, a corner, or one cell (y, x)
     transition: str = "norm-linear"
-    speeds: str = "complex"  # complex (free A, B), real (P·diag), unit (one P)
+    speeds: str = "complex"  # complex (free A, B), real (P·diag), unit (one P), fixed (exact waves, not trained)
     position: bool = False  # add a position embedding before the decoder; always added with unit speeds
     decoder: str = (
         "upsample"  # upsample, patch (linear), refined (linear + convolutions), tranK (K transformer blocks + linear)
     )
+    elastic: int = 0  # number of bases of the codebook for q of any length; 0: q has a fixed length
 
     def __post_init__(self) -> None:
         for field in ("map_size", "image_size", "start"):
             value = getattr(self, field)
             if isinstance(value, list):  # JSON and YAML have no tuples
                 object.__setattr__(self, field, tuple(value))
+        if self.is_exact:
+            object.__setattr__(self, "speeds", "fixed")
         if min(self.channels, self.paths, *self.map_size, *self.image_size) < 1:
             raise InputError(f"Model name {self}: channels, paths, map size and image size must be at least 1.")
         if self.image_size[0] % self.map_size[0] or self.image_size[1] % self.map_size[1]:
@@ -95,17 +103,22 @@ class ModelConfig:
                 f"Model name {self}: map size {show_size(self.map_size)} does not divide image size "
                 f"{show_size(self.image_size)}. Each side of the image must be a multiple of that of the map."
             )
-        if self.speeds != "complex" and self.transition != "norm-linear":
+        if self.speeds not in ("complex", "fixed") and self.transition != "norm-linear":
             raise InputError(f"Model name {self}: {self.speeds} speeds need norm+linear, got {self.transition}.")
         if self.transition == "conv-ae" and self.paths != 4:
             raise InputError(f"Model name {self}: Conv-AE pools to a 2x2 grid and needs 4 paths, got {self.paths}.")
         if self.transition == "conv-ae" and self.decoder == "refined":
             raise InputError(f"Model name {self}: Conv-AE has no wave decoder to refine. Remove +refined.")
-        if self.is_waves and (self.transition, self.speeds) != ("norm-linear", "complex"):
+        if self.is_waves and (self.transition, self.speeds) not in (
+            ("norm-linear", "complex"),
+            ("norm-linear", "fixed"),
+        ):
             raise InputError(
                 f"Model name {self}: wave initialisation needs norm+linear with unconstrained A and B, "
                 f"got {self.speeds} speeds with {self.transition}."
             )
+        if self.elastic and (not self.is_exact or self.paths != 1):
+            raise InputError(f"Model name {self}: +elastic{self.elastic} needs the encoder {EXACT} and one path.")
         if self.is_waves and self.decoder != "upsample":
             raise InputError(f"Model name {self}: a wave model has a fixed decoder. Remove +{self.decoder}.")
 
@@ -118,6 +131,11 @@ class ModelConfig:
     def is_waves(self) -> bool:
         """Whether the encoder computes q by least squares on plane waves."""
         return self.encoder.split("+")[0] == "waves"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether A, B and the read-out are plane waves that are not trained, with networks on pixels around them."""
+        return self.encoder == EXACT
 
     @property
     def has_position(self) -> bool:
@@ -137,6 +155,8 @@ class ModelConfig:
             options.append("pos")
         if self.decoder != "upsample":
             options.append(self.decoder)
+        if self.elastic:
+            options.append(f"elastic{self.elastic}")
         return "+".join([name, *options])
 
     @classmethod
@@ -197,4 +217,6 @@ def _read_option(option: str, name: str) -> dict[str, object]:
         return {"position": True}
     if option in ("patch", "refined") or re.fullmatch(r"tran[1-9]\d*", option):
         return {"decoder": option}
+    if match := re.fullmatch(r"elastic([1-9]\d{0,3})", option):
+        return {"elastic": int(match[1])}
     raise UnknownNameError(f"Unknown option +{option} in {name!r}: {nearest(option, OPTIONS)}")

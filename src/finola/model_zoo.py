@@ -1,6 +1,6 @@
 """Create and load models by name; the models of the paper with their parameters and multiply–adds.
 
-Names are resolved by `finola.hub`. Torch is imported by the functions that need it, so that listing models is fast.
+Names are resolved by `finola.hub`. Torch is imported where it is needed, so that lists and wrong names take no time.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def create(name: str, init: str | None = None, *, pretrained: bool = False) -> A
     >>> create("waves/64x1@8:32").config.channels
     64
     """
-    from finola.autoencoder import Autoencoder
-
     if name in bundled_models():
         raise InputError(f"{name} is a trained model. Load it with finola.load({name!r}).")
     name = full_name(name)
     if not re.search(r"/\d+x\d+@", name):
         raise UnknownNameError(f"{name!r} is not a model name: {nearest(name, known_names())}")
+    from finola.autoencoder import Autoencoder
+
     model = Autoencoder(name, init)
     if pretrained:
         from finola.encoders import pretrained_state
@@ -69,10 +69,10 @@ def load(name: str | Path) -> Autoencoder:
 
     A `waves…` name needs no trained weights; the model is created.
     """
-    from finola.autoencoder import Autoencoder
-
     folder = model_folder(name, "autoencoder")
     if folder is not None:
+        from finola.autoencoder import Autoencoder
+
         return Autoencoder.from_pretrained(folder)
     text = full_name(str(name))
     if "@" in text:
@@ -110,22 +110,22 @@ def load_classifier(name: str | Path) -> Classifier:
     >>> len(load_classifier("masked-b-w720").classes)
     10
     """
-    from finola.heads import Classifier
-
     folder = model_folder(name, "classifier")
     if folder is None:
         raise _not_found(name, "classifier")
+    from finola.heads import Classifier
+
     return Classifier.from_pretrained(folder)
 
 
 def load_detector(name: str | Path) -> Detector | Segmenter:
     """Load a trained detector, or a segmenter, which also predicts masks, in evaluation mode."""
-    from finola.heads.detector import Detector
-    from finola.heads.mask_rcnn import Segmenter
-
     folder = model_folder(name, "detector", "segmenter")
     if folder is None:
         raise _not_found(name, "detector", "segmenter")
+    from finola.heads.detector import Detector
+    from finola.heads.mask_rcnn import Segmenter
+
     return (Segmenter if model_type(folder) == "segmenter" else Detector).from_pretrained(folder)
 
 
@@ -217,6 +217,9 @@ def count(name: str) -> dict[str, Count]:
     >>> count("mf-w2880/1024x16@64")["propagation"].parameters
     4194304
     """
+    if name in bundled_models("classifier"):
+        return _count_classifier(name)
+    config = ModelConfig.parse(full_name(name))
     import torch
 
     from finola.decoders import build_decoder
@@ -224,9 +227,6 @@ def count(name: str) -> dict[str, Count]:
     from finola.pooling import build_pool
     from finola.transitions import build_transition
 
-    if name in bundled_models("classifier"):
-        return _count_classifier(name)
-    config = ModelConfig.parse(full_name(name))
     encoder, encoding, feature_map = _encoder(config.encoder, config.image_size, config if config.is_waves else None)
     with torch.device("meta"):
         q = torch.empty(1, config.paths, config.channels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -79,7 +80,7 @@ def tile_batches(
 
 
 class Block(NamedTuple):
-    """Rectangle of tiles, and the same rectangle with one more tile on each side, clipped to the grid."""
+    """Rectangle of tiles, and the same rectangle with its neighbours on each side, clipped to the grid."""
 
     rows: range
     columns: range
@@ -87,22 +88,26 @@ class Block(NamedTuple):
     near_columns: range
 
 
-def blocks(grid: Size, most: int = BLOCK) -> Iterator[Block]:
+def blocks(grid: Size, most: int = BLOCK, near: int = 1) -> Iterator[Block]:
     """Split a grid into blocks of at most `most` tiles, from left to right, and within each column from top to bottom.
 
-    Blocks are as wide as the grid unless a row has more than `most` tiles, so memory is bounded for any shape.
+    Blocks are as wide as the grid unless a row has more than `most` tiles, so memory is bounded for any shape. Each has up
+    to `near` neighbouring tiles on every side; with more than one, blocks are square where the grid allows it, which keeps
+    the number of neighbours small.
 
     >>> [(list(block.rows), list(block.columns)) for block in blocks((3, 2), most=4)]
     [([0, 1], [0, 1]), ([2], [0, 1])]
     """
     rows, columns = grid
-    for left in range(0, columns, most):
-        right = min(columns, left + most)
+    across = most if near == 1 else max(math.isqrt(most), most // rows)
+    for left in range(0, columns, across):
+        right = min(columns, left + across)
         height = max(1, most // (right - left))
         for top in range(0, rows, height):
             bottom = min(rows, top + height)
-            near = range(max(0, top - 1), min(rows, bottom + 1)), range(max(0, left - 1), min(columns, right + 1))
-            yield Block(range(top, bottom), range(left, right), *near)
+            near_rows = range(max(0, top - near), min(rows, bottom + near))
+            near_columns = range(max(0, left - near), min(columns, right + near))
+            yield Block(range(top, bottom), range(left, right), near_rows, near_columns)
 
 
 def decode_blocks(

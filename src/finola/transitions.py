@@ -95,6 +95,23 @@ class NormLinear(LinearAfterNorm):
         return [(self.A, self.B, self.A_minus, self.B_minus)[DIRECTIONS.index(direction)]]
 
 
+class FixedMatrices(LinearAfterNorm):
+    """Norm+linear with matrices that are neither trained nor stored: exact plane waves, set by `initialise_waves`."""
+
+    A: Tensor
+    B: Tensor
+    A_minus: Tensor
+    B_minus: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        for name in Coefficients._fields:
+            self.register_buffer(name, torch.zeros(channels, channels), persistent=False)
+
+    def coefficients(self) -> Coefficients:
+        return Coefficients(self.A, self.B, self.A_minus, self.B_minus)
+
+
 class RealSpeeds(LinearAfterNorm):
     """Norm+linear with A = P·diag(α), B = P·diag(β): real speeds λ = α/β (Eq. 8). Left and up have their own."""
 
@@ -195,7 +212,12 @@ def build_transition(kind: str, speeds: str, channels: int) -> Transition:
     'RealSpeeds'
     """
     if kind == "norm-linear":
-        by_speed: dict[str, type[Transition]] = {"complex": NormLinear, "real": RealSpeeds, "unit": UnitSpeeds}
+        by_speed: dict[str, type[Transition]] = {
+            "complex": NormLinear,
+            "real": RealSpeeds,
+            "unit": UnitSpeeds,
+            "fixed": FixedMatrices,
+        }
         return by_speed[speeds](channels)
     kinds: dict[str, type[Transition]] = {
         "linear": Linear,

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from finola.cli import main
+from finola.config import HEADS
 from finola.encoders import build_encoder
-from finola.evaluation.probing import Features, accuracy, extract, knn, train_head
+from finola.evaluation.probing import PROBES, RECIPES, Features, accuracy, extract, head_recipe, knn, train_head
 from finola.heads import Classifier
+from finola.training import load_recipe
 
 
 def features(seed: int, count: int, signal: float) -> Features:
@@ -26,13 +28,21 @@ def features(seed: int, count: int, signal: float) -> Features:
 @pytest.mark.parametrize("kind", ["knn", "lin", "tran-1"])
 def test_a_probe_finds_a_class_that_is_there(kind: str) -> None:
     train, test = features(0, 600, 2.0), features(1, 200, 2.0)
-    assert (knn(train, test) if kind == "knn" else accuracy(train_head(kind, train, epochs=8), test)) > 0.9
+    assert (knn(train, test) if kind == "knn" else accuracy(train_head(head_recipe(kind, epochs=8), train), test)) > 0.9
 
 
 @pytest.mark.parametrize("kind", ["knn", "lin"])
 def test_a_probe_finds_nothing_in_noise(kind: str) -> None:
     train, test = features(0, 600, 0.0), features(1, 400, 0.0)
-    assert (knn(train, test) if kind == "knn" else accuracy(train_head(kind, train, epochs=8), test)) < 0.4
+    assert (knn(train, test) if kind == "knn" else accuracy(train_head(head_recipe(kind, epochs=8), train), test)) < 0.4
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_probe_has_the_settings_of_its_recipe(kind: str) -> None:
+    """`finola probe` and `finola train probe/…` train the same head with the same optimiser and schedule."""
+    recipe, probe = load_recipe(RECIPES[kind]), head_recipe(kind)
+    assert probe.head.kind == kind and set(PROBES) == {"knn", *HEADS["classify"]}
+    assert (probe.optimiser, probe.schedule, probe.data) == (recipe.optimiser, recipe.schedule, recipe.data)
 
 
 def test_k_nn_is_a_weighted_vote_over_cosine_similarities() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from lightning.pytorch import Callback
 from safetensors.torch import load_file
 from training.runs import STEPS_PER_EPOCH, TINY, SignalAt, killed, loss_curve, run, same_weights, tiny
 
+import finola
 from finola.cli import main
 from finola.errors import CorruptFileError, InputError
 from finola.training import export, load_recipe
@@ -155,6 +157,16 @@ def test_failed_start_keeps_the_stored_recipe(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"optimiser\.groups"):
         run(tmp_path / "run", "optimiser.groups.mine.match=[nothing]", resume=True)
     assert (tmp_path / "run" / "recipe.yaml").read_text() == before
+
+
+def test_initial_weights_are_not_needed_to_resume(tmp_path: Path) -> None:
+    finola.create("waves+conv/32x1@4:16").save_pretrained(tmp_path / "initial")
+    words = (f"model.weights={tmp_path / 'initial'}", "trainer.max_steps=6")
+    run(tmp_path / "whole", *words)
+    run(tmp_path / "run", *words, "trainer.max_steps=3")
+    shutil.rmtree(tmp_path / "initial")
+    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "trainer.max_steps=6", "--json"]) == 0
+    assert same_weights(tmp_path / "run", tmp_path / "whole")
 
 
 STAGES = ("stages=[{trainer: {max_steps: 5}, data: {batch_size: 4}}, {loss: {kind: psnr}, trainer: {max_steps: 9}}]",)

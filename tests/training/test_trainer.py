@@ -20,10 +20,12 @@ import finola
 from finola.cli import main
 from finola.errors import UnknownNameError
 from finola.image_io import read_photo
+from finola.recipes.table import GROUPS, STARTING_POINTS
 from finola.training import callbacks, load_recipe, train
 from finola.training import checkpointing as checkpoints
 from finola.training import trainer as engine
 from finola.training.checkpointing import PlainCheckpointIO, read_checkpoint
+from finola.training.loading import list_recipes
 from finola.training.reporting import Curve, build_loggers, read_curve
 from finola.training.tasks.base import build_task
 from finola.training.tasks.reconstruction import Reconstruction
@@ -316,3 +318,22 @@ def test_the_command_lists_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--list", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert listed["paper/resolution/3072x1@16"]["paper_psnr"] == 25.8
+
+
+def test_list_is_grouped_and_a_pattern_lists_one_group(capsys: pytest.CaptureFixture[str]) -> None:
+    names = list_recipes()
+    grouped = [name for name in names if any(name.startswith(prefix) for prefix in GROUPS)]
+    assert all("/" not in name for name in set(names) - set(grouped))  # our models are listed one by one
+    assert set(names) >= set(STARTING_POINTS) and len(STARTING_POINTS) == 5
+    assert main(["train", "--list"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        all(name in printed for name in {*names} - {*grouped} | {*STARTING_POINTS}) and len(printed.splitlines()) < 60
+    )
+    assert main(["train", "--list", "paper/channels", "--json"]) == 0
+    listed = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    assert listed == [name for name in names if name.startswith("paper/channels/")]
+    assert main(["train", "--list", "*-w7[23]0-128", "--json"]) == 0
+    assert "masked/b-w720-128" in capsys.readouterr().out
+    assert main(["train", "--list", "nothing"]) == 2
+    assert "'nothing'" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
     from finola.baselines import dct, dwt, klt
     from finola.baselines import image_codecs as codecs
     from finola.baselines import learned as models
-    from finola.hub import UNTRAINED, bundled_models
+    from finola.hub import UNTRAINED, local_folder
 
     method, colon, setting = word.partition(":")
     method, at, rate = (method, "", "") if colon else word.partition("@")
@@ -53,7 +53,7 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
     }
     if method in factories:
         return factories[method](setting)
-    if "/" not in word and not Path(word).exists() and word not in [*bundled_models("autoencoder"), *UNTRAINED]:
+    if "/" not in word and local_folder(word) is None and word not in UNTRAINED:
         raise UnknownNameError(f"Unknown method {word!r}: {nearest(method, [*factories, *codecs.FORMATS, 'klt64'])}")
     return models.model_method(word)
 

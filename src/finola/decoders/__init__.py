@@ -8,13 +8,15 @@ from finola.config import ModelConfig
 from finola.decoders.conv_ae import MAP_CHANNELS
 from finola.decoders.patch import PatchDecoder, TransformerDecoder
 from finola.decoders.upsampling import UpsamplingDecoder
-from finola.decoders.waves import ConvRefinement, WaveDecoder
+from finola.decoders.waves import ConvRefinement, ExactDecoder, WaveDecoder
 from finola.errors import InputError
 
 
 def build_decoder(config: ModelConfig) -> nn.Module:
     """Build the decoder of a configuration. That of wave models is the read-out, refined if their encoder is."""
     channels = MAP_CHANNELS if config.transition == "conv-ae" else config.channels
+    if config.is_exact:
+        return ExactDecoder(config)
     if config.is_waves:
         return WaveDecoder(config, ConvRefinement(channels, config.cell) if "+" in config.encoder else None)
     if config.decoder == "patch":

@@ -8,10 +8,41 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.config import ModelConfig
 from finola.decoders.patch import PatchDecoder, patches_to_image
+from finola.pixel_net import PixelNet
+
+EXACT_SIZE = 64, 8  # width and number of blocks of the network after the exact read-out
+
+
+class FixedReadOut(nn.Module):
+    """Linear read-out of exact plane waves, neither trained nor stored; `initialise_waves` sets its weight."""
+
+    weight: Tensor  # (3·cell_h·cell_w, C)
+
+    def __init__(self, channels: int, cell: tuple[int, int]) -> None:
+        super().__init__()
+        self.cell = cell
+        self.register_buffer("weight", torch.zeros(3 * cell[0] * cell[1], channels), persistent=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return patches_to_image(F.linear(z.permute(0, 2, 3, 1), self.weight) + 0.5, self.cell)
+
+
+class ExactDecoder(nn.Module):
+    """Decode z with the exact read-out, then correct the image with a network on pixels that crosses tile borders."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.read_out = FixedReadOut(config.channels, config.cell)
+        self.refinement = PixelNet(*EXACT_SIZE, config.image_size if config.elastic else None)
+
+    def forward(self, z: Tensor) -> Tensor:
+        image: Tensor = self.refinement(self.read_out(z))
+        return image
 
 
 class WaveDecoder(nn.Module):

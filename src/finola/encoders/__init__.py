@@ -6,10 +6,12 @@ from torch import Tensor, nn
 
 from finola.config import ModelConfig
 from finola.encoders.backbone import Backbone, nearest_names
+from finola.encoders.elastic import BLOCKS, WIDTH, ElasticEncoder
 from finola.encoders.mobile_former import SPECS, MobileFormer
 from finola.encoders.refinement import ConvRefiner, PooledRefiner
 from finola.encoders.waves import WaveEncoder
 from finola.errors import InputError, UnknownNameError
+from finola.pixel_net import PixelNet
 
 
 def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | None = None) -> nn.Module:
@@ -24,7 +26,12 @@ def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | 
     if kind == "waves":
         if config is None:
             raise InputError(f"{name} computes q without a feature map, which is needed here. Choose another encoder.")
-        encoder = WaveEncoder(config)
+        if config.elastic:
+            return ElasticEncoder(config)
+        encoder = WaveEncoder(config, stored=not config.is_exact)
+        if config.is_exact:
+            encoder.requires_grad_(False).prefilter = PixelNet(WIDTH, BLOCKS)
+            return encoder
         if refinement:
             encoder.refinement = build_refinement(refinement, config, encoder.basis.size)
         return encoder

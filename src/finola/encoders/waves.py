@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from finola.checks import check_values
 from finola.config import ModelConfig
-from finola.errors import CorruptFileError
 from finola.propagation import start_positions
 from finola.serialization import weights_follow
 from finola.wave.basis import WaveBasis
@@ -16,7 +15,6 @@ from finola.wave.spectrum import OPPONENT, Spectrum
 
 WITHIN = 0.995  # fraction of the sphere's radius, to leave room for a refinement
 BISECTIONS = 32
-_WAVES = ("waves", "means", "period")
 RIDGE = 3e-4  # relative to the mean diagonal; adjacent waves are nearly dependent if the period exceeds the image side
 
 
@@ -51,6 +49,7 @@ class WaveEncoder(nn.Module):
             # The method is not annotated in torch.
             self.register_state_dict_post_hook(_remove_analysis)  # type: ignore[no-untyped-call]
         self.refinement: nn.Module | None = None
+        self.prefilter: nn.Module | None = None
 
     def set_spectrum(self, spectrum: Spectrum | None) -> None:
         """Use the waves of this spectrum (None: the bundled one) and compute their analysis matrices."""
@@ -100,9 +99,7 @@ class WaveEncoder(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
         """Use the waves of the loaded weights, whose number per colour determines the shapes of `analysis`."""
-        self._check_waves(
-            {key: state_dict[f"{prefix}basis.{key}"] for key in _WAVES if f"{prefix}basis.{key}" in state_dict}
-        )
+        self.basis.check_state(state_dict, f"{prefix}basis.")
         waves = state_dict.get(f"{prefix}basis.waves")
         period = state_dict.get(f"{prefix}basis.period", self.basis.period)
         same = waves is None or (
@@ -120,25 +117,6 @@ class WaveEncoder(nn.Module):
         if not self.stored:
             state_dict |= {f"{prefix}analysis.{colour}": matrix for colour, matrix in enumerate(self._solved())}
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def _check_waves(self, given: dict[str, Tensor]) -> None:
-        """Raise CorruptFileError if loaded waves are invalid for this model, before they are used."""
-        waves = given.get("waves", self.basis.waves)
-        means = given.get("means", self.basis.means)
-        period = given.get("period", self.basis.period)
-        integers = not any(tensor.is_floating_point() or tensor.is_complex() for tensor in (waves, means, period))
-        shapes = waves.ndim == 2 and waves.shape[1:] == (3,) and means.ndim == 1 and period.ndim == 0
-        if not (integers and shapes and int(period) > 0):
-            raise CorruptFileError("basis.waves, basis.means and basis.period do not describe plane waves.")
-        size, colours = len(means) + 2 * len(waves), waves[:, 2].tolist()
-        if size > self.config.channels - 2 or len(set(means.tolist())) != len(means):
-            raise CorruptFileError(
-                f"basis.waves has {size} coordinates, more than {self.config.channels} channels allow."
-            )
-        if not set(colours) | set(means.tolist()) <= {0, 1, 2} or colours != sorted(colours):
-            raise CorruptFileError(
-                "basis.waves and basis.means must have colours 0, 1 and 2, with waves sorted by colour."
-            )
 
     def gram(self) -> list[Tensor]:
         """Gram matrix ΦᵀΦ + ridge over all pixels for each colour, float64, computed from one-dimensional sums."""
@@ -209,6 +187,8 @@ class WaveEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         check_values(images)
+        if self.prefilter is not None:
+            images = self.prefilter(images)
         picture = self.basis.split(self.fit_into_sphere(self.analyse(images)))  # (N, M, size)
         if self.refinement is not None:
             picture = picture + self.refinement(images)

@@ -1,7 +1,8 @@
-"""Probes on kept features: every photo goes through a frozen encoder once, and heads are trained on what came out.
+"""Probes on cached features: the encoder computes each photo's feature map once, and heads are trained on the maps.
 
-The recipes of `probe/` are the paper's protocol, with a new crop of every photo in every epoch. Here a photo is seen as
-it is and mirrored, and its map is kept: a probe takes seconds on a CPU, and is a little below the paper's.
+Heads have the settings of the recipes in `RECIPES` and the optimiser, schedule and loss of `finola train`, which draws
+a new crop of every photo in every epoch. Here a photo has two views, its centre crop and the mirrored one: a probe
+takes seconds on a CPU, at slightly lower accuracy.
 """
 
 from __future__ import annotations
@@ -14,18 +15,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from finola.config import HEADS
 from finola.data import CentreCrop, make_loader, open_data
 from finola.data.sources import evenly
+from finola.errors import InputError
 from finola.heads import build_head
+from finola.training.callbacks import seed_all
+from finola.training.config import ClassifyRecipe
+from finola.training.loading import load_recipe
+from finola.training.optim import build_optimiser, lr_factor
 
-PROBES = ("knn", *HEADS["classify"])
+RECIPES = {
+    "lin": "probe/lin-w720-128",
+    "tran-1": "probe/tran1-w720-128",
+    "tran-4": "probe/tran1-w720-128",
+}
+"""Recipe with the settings of each head."""
+PROBES = ("knn", *RECIPES)
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 
 
 @dataclass(frozen=True)
 class Features:
-    """What an encoder makes of labelled photos: maps (V, N, C, h, w) in half precision, V views, and labels (N,)."""
+    """Feature maps (V, N, C, h, w) of V views of N labelled photos in half precision, and labels (N,)."""
 
     maps: Tensor
     labels: Tensor
@@ -33,7 +44,7 @@ class Features:
 
     @property
     def means(self) -> Tensor:
-        """The mean of every map: (V, N, C)."""
+        """Mean of every map: (V, N, C)."""
         return self.maps.float().mean((3, 4))
 
 
@@ -48,13 +59,13 @@ def extract(
     like: str | None = None,
     progress: Progress | None = None,
 ) -> Features:
-    """Features of the labelled photos of a split, centre crops of `size` pixels; with `mirrored`, both ways round.
+    """Compute features of the labelled photos of a split from centre crops of `size` pixels.
 
-    `like` is the split whose numbers the classes have: that of training.
+    With `mirrored`, the mirrored crop is a second view. `like` is the split that numbers the classes: that of training.
     """
     dataset = open_data(data, split, transform=CentreCrop(size))
     if not dataset.classes:
-        raise ValueError(f"{dataset.source.where} has no labels to probe with: give class folders or a label column.")
+        raise InputError(f"{dataset.source.where} has no labels. Use class folders or a label column.")
     if like is not None:
         dataset.number_like(open_data(data, like))
     dataset.source = evenly(dataset.source, limit)
@@ -73,54 +84,57 @@ def extract(
             labels.append(batch.labels[known])
     encoder.train(was_training)
     if not any(len(some) for some in labels):
-        raise ValueError(f"no photo of {dataset.source.where} ({split}) has a class that can be probed for.")
+        raise InputError(f"{dataset.source.where} ({split}) has no readable photo of a known class.")
     return Features(torch.cat(maps, 1), torch.cat(labels), dataset.class_names)
 
 
 def knn(train: Features, test: Features, neighbours: int = 20, temperature: float = 0.07) -> float:
-    """The share of test photos whose class the weighted vote of their nearest neighbours names.
+    """Accuracy of the weighted vote of the nearest neighbours.
 
     Cosine similarity of the maps' means, votes weighted by exp(similarity / temperature), as is usual since InstDisc.
     """
-    # The training set's own mean and deviation make features comparable that were trained with very different losses.
+    # Standardisation by the training set makes features comparable that were trained with very different losses.
     base = train.means[0]
     centre, scale = base.mean(0), base.std(0) + 1e-6
     keys, queries = (F.normalize((means - centre) / scale, dim=1) for means in (base, test.means[0]))
-    right = 0
+    correct = 0
     for query, label in zip(queries.split(1024), test.labels.split(1024), strict=True):
-        likeness, found = (query @ keys.T).topk(min(neighbours, len(keys)), dim=1)
+        similarity, nearest = (query @ keys.T).topk(min(neighbours, len(keys)), dim=1)
         votes = torch.zeros(len(query), len(train.classes))
-        votes.scatter_add_(1, train.labels[found], (likeness / temperature).exp())
-        right += int((votes.argmax(1) == label).sum())
-    return right / len(test.labels)
+        votes.scatter_add_(1, train.labels[nearest], (similarity / temperature).exp())
+        correct += int((votes.argmax(1) == label).sum())
+    return correct / len(test.labels)
 
 
-def train_head(
-    kind: str, train: Features, *, epochs: int | None = None, seed: int = 0, progress: Progress | None = None
-) -> nn.Module:
-    """A head trained on kept features with the paper's optimisers: SGD for `lin`, AdamW and label smoothing else."""
-    torch.manual_seed(seed)
+def head_recipe(kind: str, *, epochs: int | None = None, seed: int = 0) -> ClassifyRecipe:
+    """Recipe of a head, with its number of epochs unless `epochs` is given.
+
+    >>> head_recipe("lin").optimiser.kind
+    'sgd'
+    """
+    words = [f"head.kind={kind}", f"seed={seed}", *([f"schedule.epochs={epochs}"] if epochs else [])]
+    recipe = load_recipe(RECIPES[kind], words)
+    assert isinstance(recipe, ClassifyRecipe)
+    return recipe
+
+
+def train_head(recipe: ClassifyRecipe, train: Features, progress: Progress | None = None) -> nn.Module:
+    """Train the head of a recipe on cached features and return it in evaluation mode."""
+    seed_all(recipe.seed)
     views, count, channels = train.maps.shape[:3]
-    linear = kind == "lin"
-    head = build_head(kind, channels, len(train.classes), dropout=0.0 if linear else 0.1).train()
-    # `lin` reads the map's mean alone, which is a map of one position.
-    inputs = train.means[..., None, None] if linear else train.maps
-    total, batch = epochs or (90 if linear else 10), 250 if linear else 100
-    steps = total * max(1, count // batch)
-    if linear:
-        optimiser: torch.optim.Optimizer = torch.optim.SGD(head.parameters(), lr=0.1 * batch / 256, momentum=0.9)
-    else:
-        optimiser = torch.optim.AdamW(head.parameters(), lr=1e-3, weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, [group["lr"] for group in optimiser.param_groups], total_steps=steps + 1, pct_start=0.1
-    )
-    numbers = range(total)
-    for _ in progress(numbers, total, f"training {kind}") if progress else numbers:
+    kind, batch, epochs = recipe.head.kind, recipe.data.batch_size, range(recipe.schedule.epochs)
+    head = build_head(kind, channels, len(train.classes), dropout=recipe.head.dropout).train()
+    # `lin` depends on the mean of the map only, which is a map of one position.
+    inputs = train.means[..., None, None] if kind == "lin" else train.maps
+    steps = max(1, count // batch)
+    optimiser = build_optimiser(head, recipe)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lr_factor(recipe.schedule, steps))
+    for _ in progress(epochs, len(epochs), f"training {kind}") if progress else epochs:
         order = torch.randperm(count)
-        for chosen in order[: batch * max(1, count // batch)].split(batch):
+        for chosen in order[: batch * steps].split(batch):
             view = torch.randint(views, (len(chosen),))
             logits = head(inputs[view, chosen].float())
-            loss = F.cross_entropy(logits, train.labels[chosen], label_smoothing=0.0 if linear else 0.1)
+            loss = F.cross_entropy(logits, train.labels[chosen], label_smoothing=recipe.head.label_smoothing)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -130,8 +144,8 @@ def train_head(
 
 @torch.inference_mode()
 def accuracy(head: nn.Module, test: Features) -> float:
-    """The share of photos whose class the head names."""
-    right = 0
+    """Top-1 accuracy of a head."""
+    correct = 0
     for maps, labels in zip(test.maps[0].split(250), test.labels.split(250), strict=True):
-        right += int((head(maps.float()).argmax(1) == labels).sum())
-    return right / len(test.labels)
+        correct += int((head(maps.float()).argmax(1) == labels).sum())
+    return correct / len(test.labels)

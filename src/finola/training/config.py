@@ -11,6 +11,7 @@ from finola.training.sections import (
     AutoencoderSection,
     CheckpointSection,
     ClassifierHeadSection,
+    CodebookSection,
     CompiledTrainerSection,
     CropSection,
     DataSection,
@@ -22,6 +23,7 @@ from finola.training.sections import (
     MaskSection,
     MocoSection,
     ModelSection,
+    NetsLossSection,
     ObjectsSection,
     OptimiserSection,
     ReconstructionLoggingSection,
@@ -160,6 +162,33 @@ class ReconstructionRecipe(CropRecipe):
 
 
 @dataclass
+class NetsRecipe(CropRecipe):
+    """Task `nets`: the networks on pixels around the exact waves of an elastic model."""
+
+    module: ClassVar[str] = "finola.training.tasks.nets:Nets"
+    example: ClassVar[str] = "waves+nets/512x1@8:32+elastic16"
+
+    data: SizedCropSection = field(default_factory=SizedCropSection)
+    logging: ImageLoggingSection = field(default_factory=ImageLoggingSection)
+    task: str = "nets"
+    loss: NetsLossSection = field(default_factory=NetsLossSection)
+    codebook: CodebookSection = field(default_factory=CodebookSection)
+
+    def check(self) -> None:
+        super().check()
+        if not ModelConfig.parse(self.model.name).is_exact:
+            raise InputError(f"The task nets trains models such as {self.example}, not {self.model.name}.")
+        if not 0 <= self.loss.quantised_fraction <= 1:
+            raise InputError(f"loss.quantised_fraction is {self.loss.quantised_fraction}, but must be between 0 and 1.")
+        for key in ("lagrangian", "quantiser_step"):
+            values = getattr(self.loss, key)
+            if len(values) != 2 or not 0 < values[0] <= values[1]:
+                raise InputError(f"loss.{key} is {values}, but must be the smallest and the largest value.")
+        at_least("codebook.photos", self.codebook.photos, 1)
+        at_least("codebook.steps", self.codebook.steps, 1)
+
+
+@dataclass
 class MaskedRecipe(CropRecipe):
     """Task `masked`: pre-training of masked FINOLA (appendix B)."""
 
@@ -273,7 +302,15 @@ class SegmentRecipe(ObjectRecipe):
 
 TASKS: dict[str, type[Recipe]] = {
     recipe.task: recipe
-    for recipe in (ReconstructionRecipe, MaskedRecipe, ClassifyRecipe, MocoRecipe, DetectRecipe, SegmentRecipe)
+    for recipe in (
+        ReconstructionRecipe,
+        NetsRecipe,
+        MaskedRecipe,
+        ClassifyRecipe,
+        MocoRecipe,
+        DetectRecipe,
+        SegmentRecipe,
+    )
 }
 """Recipe class of each task."""
 

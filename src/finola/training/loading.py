@@ -103,7 +103,7 @@ def _build(settings: Settings, source: Path | str) -> Recipe:
     task, where = settings.get("task", (ReconstructionRecipe.task, ""))
     if not isinstance(task, str):
         raise InputError(f"{where} sets task to {shown(task)}, but a string is expected.")
-    kind = recipe_class(task)
+    kind: Any = recipe_class(task)
     if len(settings) > MAX_SETTINGS:
         raise InputError(f"{source} has {len(settings)} settings; the maximum is {MAX_SETTINGS}.")
     for key, (value, where) in settings.items():

@@ -70,6 +70,23 @@ class LossSection:
 
 
 @dataclass
+class NetsLossSection:
+    """Random rates of the task `nets`, drawn for each image uniformly in the logarithm."""
+
+    lagrangian: list[float] = field(default_factory=lambda: [0.01, 0.6])  # λ of elastic lengths: error per latent
+    quantised_fraction: float = 0.5  # of the images: quantised as in a file instead of shortened
+    quantiser_step: list[float] = field(default_factory=lambda: [0.08, 0.6])  # of pixel coordinates
+
+
+@dataclass
+class CodebookSection:
+    """Fit of the codebook before the first step."""
+
+    photos: int = 2048  # evenly spread training photos
+    steps: int = 6
+
+
+@dataclass
 class MaskSection:
     """Masking of the task `masked`: variant and position of the visible quadrant."""
 

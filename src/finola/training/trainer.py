@@ -158,6 +158,8 @@ def _train(
     photos.check_processes(count_devices(recipe.trainer) * recipe.trainer.num_nodes)
     seed_all(recipe.seed)
     task = build_task(recipe, initialise=start.checkpoint is None)
+    if start.checkpoint is None:
+        task.prepare(photos)
     folder.mkdir(parents=True, exist_ok=True)
     started = callbacks.now()
     recipes = {folder / RECIPE: recipe} | ({whole[1] / RECIPE: whole[0]} if whole else {})

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from finola.errors import CorruptFileError, InputError
-from finola.training.config import TASKS, Recipe
+from finola.training.config import TASKS
 
 MAX_FILE_SIZE = 2**20
 """Maximum size: bytes of a recipe file, or characters of an override."""
@@ -181,13 +181,13 @@ def nest(settings: Settings) -> dict[str, Any]:
 
 
 @cache
-def schema(kind: type[Recipe]) -> Any:
+def schema(kind: Any) -> Any:
     from omegaconf import OmegaConf
 
     return OmegaConf.structured(kind)  # slow to create, fast to copy
 
 
-def check_key(kind: type[Recipe], key: str, value: Any, where: str) -> None:
+def check_key(kind: Any, key: str, value: Any, where: str) -> None:
     """Raise InputError for an unknown key or a missing value."""
     expected = _type_of(kind, key) if len(key) <= MAX_KEY_LENGTH else None
     if expected is None:
@@ -204,7 +204,7 @@ def check_key(kind: type[Recipe], key: str, value: Any, where: str) -> None:
         raise InputError(f"{where} sets {key} to {got}, but it is a section with settings such as {example}.")
 
 
-def check_type(kind: type[Recipe], key: str, value: Any, where: str) -> None:
+def check_type(kind: Any, key: str, value: Any, where: str) -> None:
     """Raise InputError for a value of the wrong type."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -264,13 +264,13 @@ def known_keys(kind: Any, prefix: str = "") -> list[str]:
     return keys
 
 
-def _unknown_key(kind: type[Recipe], key: str, where: str) -> str:
+def _unknown_key(kind: Any, key: str, where: str) -> str:
     """Error message for a key that the task does not have: its new name, or the most similar key."""
     section, _, last = key.rpartition(".")
     pattern = "optimiser.groups.NAME" if section.startswith("optimiser.groups.") else section
     if new := RENAMED.get(f"{pattern}.{last}"):
         return f"Setting {shown(key)} in {where} has been renamed to {section}.{new}."
-    tasks = [task for task, other in TASKS.items() if _type_of(other, key) is not None]
+    tasks = [task for task, other in TASKS.items() if key in known_keys(other)]
     only = f", only for {' and '.join(tasks)}" if tasks else ""
 
     def similarity(candidate: str) -> float:

@@ -18,9 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from finola.config import ModelConfig
-from finola.errors import InputError
+from finola.errors import CorruptFileError, InputError
 from finola.propagation import EPS, Coefficients, Direction, start_positions
 from finola.wave.spectrum import COLOURS, OPPONENT, SIXTEENTHS, Spectrum
+
+ELASTIC_RADIUS = 32.0
+"""Radius of the sphere of elastic models. Their coordinates have no ridge, so the amplitudes of a few tiles are large."""
 
 
 class WaveBasis(nn.Module):
@@ -47,7 +50,8 @@ class WaveBasis(nn.Module):
         spectrum = spectrum or Spectrum.bundled(config.image_size)
         self.register_buffer("period", torch.tensor(spectrum.period))
         self.set_waves(*spectrum.choose(config.channels - 2, config.image_size))
-        gain = math.sqrt(config.channels) / spectrum.radius
+        radius = ELASTIC_RADIUS if config.elastic else spectrum.radius
+        gain = math.sqrt(config.channels) / radius
         # Rounded to bfloat16, so that the value is the same in every dtype.
         self.register_buffer("gain", torch.tensor(gain, dtype=torch.bfloat16).to(torch.float32))
 
@@ -63,6 +67,24 @@ class WaveBasis(nn.Module):
         self.register_buffer("phases", torch.stack([theta.cos(), theta.sin()]).float(), persistent=False)
         share = torch.arange(1.0, config.paths + 1)
         self.register_buffer("share", (share / share.sum())[:, None], persistent=False)
+
+    def check_state(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+        """Raise CorruptFileError if the waves to be loaded are invalid for this model."""
+        own = {"waves": self.waves, "means": self.means, "period": self.period}
+        waves, means, period = (state_dict.get(prefix + key, tensor) for key, tensor in own.items())
+        integers = not any(tensor.is_floating_point() or tensor.is_complex() for tensor in (waves, means, period))
+        shapes = waves.ndim == 2 and waves.shape[1:] == (3,) and means.ndim == 1 and period.ndim == 0
+        if not (integers and shapes and int(period) > 0):
+            raise CorruptFileError("basis.waves, basis.means and basis.period do not describe plane waves.")
+        size, colours = len(means) + 2 * len(waves), waves[:, 2].tolist()
+        if size > self.config.channels - 2 or len(set(means.tolist())) != len(means):
+            raise CorruptFileError(
+                f"basis.waves has {size} coordinates, more than {self.config.channels} channels allow."
+            )
+        if not set(colours) | set(means.tolist()) <= {0, 1, 2} or colours != sorted(colours):
+            raise CorruptFileError(
+                "basis.waves and basis.means must have colours 0, 1 and 2, with waves sorted by colour."
+            )
 
     @property
     def size(self) -> int:
@@ -158,6 +180,27 @@ class WaveBasis(nn.Module):
         pixels[..., c + 1] = colour * torch.sin(phase)
         pixels[..., self.mean_index()] = OPPONENT[self.means.cpu()].T[:, None, None, :]
         return self.reflect(pixels.flatten(0, 2) / self.gain.double().cpu())
+
+    def images(self) -> Tensor:
+        """The waves of all coordinates as images of unit amplitude: (3·H·W, size), float64."""
+        (row, column), *_ = start_positions(self.config.start, self.config.map_size, self.config.paths)
+        height, width = self.config.image_size
+        x = torch.arange(width, dtype=torch.float64) - column * self.config.cell[1]
+        y = torch.arange(height, dtype=torch.float64) - row * self.config.cell[0]
+        u, v = self.frequencies().unbind(1)
+        phase = u * x[:, None] + v * y[:, None, None]  # (H, W, K)
+        images = torch.zeros(3, height, width, self.size, dtype=torch.float64)
+        colour = OPPONENT[self.waves[:, 2].cpu()].T[:, None, None, :]
+        c = self.pairs.cpu()
+        images[..., c], images[..., c + 1] = colour * torch.cos(phase), colour * torch.sin(phase)
+        images[..., self.mean_index()] = OPPONENT[self.means.cpu()].T[:, None, None, :]
+        return images.flatten(0, 2)
+
+    def by_frequency(self) -> Tensor:
+        """Indices of the coordinates in order of increasing frequency, the means first."""
+        frequency = torch.zeros(self.size, dtype=torch.float64)
+        frequency[self.pairs.cpu()] = frequency[self.pairs.cpu() + 1] = self.frequencies().norm(dim=1)
+        return frequency.argsort(stable=True)
 
     def split(self, picture: Tensor) -> Tensor:
         """Split image coordinates (N, size) into M unequal shares (N, M, size), relative to the start of each path."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from finola.config import ModelConfig
 from finola.decoders.waves import AddedDecoder, ConvRefinement, WaveDecoder
+from finola.encoders.elastic import ElasticEncoder
 from finola.encoders.waves import WaveEncoder
 from finola.errors import InputError
 from finola.pooling import AttentionPool
@@ -39,6 +40,8 @@ def initialise_waves(model: Autoencoder, spectrum: Spectrum | None = None) -> Au
     torch.Size([2, 1, 64])
     """
     config = model.config
+    if config.is_exact:
+        return _set_exact_waves(model, spectrum)
     if not isinstance(getattr(model, "transition", None), NormLinear):
         kind = f"{config.speeds} speeds" if config.speeds != "complex" else config.transition
         raise InputError(f"{config} has {kind}, but wave initialisation needs norm+linear with unconstrained A and B.")
@@ -54,6 +57,19 @@ def initialise_waves(model: Autoencoder, spectrum: Spectrum | None = None) -> Au
     model.arguments["init"] = None if config.is_waves else "waves"
     if not weights_follow():
         _set_values(model, wave_encoder)
+    return model
+
+
+def _set_exact_waves(model: Autoencoder, spectrum: Spectrum | None) -> Autoencoder:
+    """Set the fixed matrices and the fixed read-out to those of the plane waves of the encoder."""
+    encoder = model.encoder
+    assert isinstance(encoder, WaveEncoder | ElasticEncoder)
+    if spectrum is not None:
+        encoder.set_spectrum(spectrum)
+    if not weights_follow():
+        for name, matrix in encoder.basis.coefficients()._asdict().items():
+            getattr(model.transition, name).copy_(matrix)
+        model.decoder.read_out.weight.copy_(encoder.basis.read_out())  # type: ignore[union-attr, operator]
     return model
 
 

@@ -22,18 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from finola.cli.output import input_files, print_json
     from finola.codec.calibration import FILE, calibrate
     from finola.files import output_path
+    from finola.hub import bundled_models, local_folder
     from finola.model_zoo import load
 
-    folder = Path(args.model).expanduser()
-    if args.out is None and not folder.is_dir():
+    folder = None if args.model in bundled_models() else local_folder(args.model)
+    target = args.out or (folder and folder / FILE)
+    if target is None:
         raise InputError(f"{args.model} is not a folder, so the output file is unknown. Give it with -o FILE.")
     inputs = input_files(data=[args.data], models=[args.model])
-    target = output_path(args.out or folder / FILE, inputs, args.force)
+    target = output_path(target, inputs, args.force)
     model = load(args.model)
     calibration = calibrate(model, tiles(args.data, model.config.image_size, args.tiles, quiet=args.json))
     calibration.save(target)

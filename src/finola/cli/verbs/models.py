@@ -16,10 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json, print_table, progress
-    from finola.hub import bundled_models
+    from finola.hub import UNTRAINED, bundled_models
     from finola.model_zoo import PAPER
 
-    groups = {AUTOENCODERS: bundled_models("autoencoder"), CLASSIFIERS: bundled_models("classifier")} | PAPER
+    bundled = {AUTOENCODERS: [*bundled_models("autoencoder"), *UNTRAINED], CLASSIFIERS: bundled_models("classifier")}
+    groups = bundled | PAPER
     if args.name:
         groups = {"named": args.name}
     total = sum(map(len, groups.values()))

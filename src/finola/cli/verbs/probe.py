@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=128, help="side of the centre crop in pixels (default: 128)")
     parser.add_argument("--neighbours", type=int, default=20, help="k of k-NN (default: 20)")
     parser.add_argument(
-        "--epochs", type=int, help="training epochs of the heads (default: 90 for lin, 10 for the others)"
+        "--epochs", type=int, help="training epochs of the heads (default: those of the recipes probe/…-w720-128)"
     )
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument("--limit", type=int, help="maximum number of photos per split")
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
 
     from finola.cli.output import print_json, print_table, progress
     from finola.config import nearest
-    from finola.evaluation.probing import PROBES, accuracy, extract, knn, train_head
+    from finola.evaluation.probing import PROBES, accuracy, extract, head_recipe, knn, train_head
     from finola.model_zoo import load_encoder
 
     for probe in args.probes:
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> None:
         if probe == "knn":
             found[probe] = knn(train, val, args.neighbours)
         else:
-            found[probe] = accuracy(train_head(probe, train, epochs=args.epochs, seed=args.seed, progress=bar), val)
+            recipe = head_recipe(probe, epochs=args.epochs, seed=args.seed)
+            found[probe] = accuracy(train_head(recipe, train, bar), val)
     if args.json:
         counts = {"train": len(train.labels), "val": len(val.labels), "classes": len(train.classes)}
         print_json({"encoder": args.encoder, "data": args.data, **counts, "accuracy": found})

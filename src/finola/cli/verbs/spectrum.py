@@ -19,7 +19,11 @@ HELP = "rank plane waves by their energy on photos, to initialise wave models"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", nargs="?", help="photos in any format that finola train reads (default: FINOLA_DATA)")
     parser.add_argument(
-        "--sides", type=int, nargs="+", default=[64, 128, 256], help="image sides in pixels (default: 64 128 256)"
+        "--sides",
+        type=int,
+        nargs="+",
+        default=[32, 64, 128, 256],
+        help="image sides in pixels (default: 32 64 128 256)",
     )
     parser.add_argument("--waves", type=int, default=2048, help="number of waves per side (default: 2048)")
     parser.add_argument("--limit", type=int, help="maximum number of photos")

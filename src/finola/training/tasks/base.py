@@ -65,6 +65,9 @@ class Task(LightningModule):
         """Open the data of a run, and return the recipe completed with the classes of the data."""
         return recipe, Photos(recipe)
 
+    def prepare(self, photos: Photos) -> None:
+        """Set what is measured on the training photos, once before the first step of a run."""
+
     @abstractmethod
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Named scalar losses of one batch; their sum is minimised."""

@@ -18,7 +18,7 @@ from finola.heads.detection_model import DetectionModel
 from finola.heads.detector import Detector, image_sizes
 from finola.heads.mask_rcnn import Segmenter
 from finola.heads.visualisation import draw_detections
-from finola.training.config import DetectRecipe, ObjectRecipe, Recipe, SegmentRecipe
+from finola.training.config import DetectRecipe, ObjectRecipe, Recipe
 from finola.training.data_module import Photos
 from finola.training.initial_weights import initialise_head
 from finola.training.tasks.base import Task
@@ -73,8 +73,20 @@ class Detect(Task):
         self._seen: list[int] = []
 
     @staticmethod
-    def build(recipe: DetectRecipe, initialise: bool = True) -> DetectionModel:
-        model = Detector(**_options(recipe), dropout=recipe.head.dropout)
+    def build(recipe: ObjectRecipe, initialise: bool = True) -> DetectionModel:
+        options: dict[str, Any] = {
+            "encoder": recipe.model.name,
+            "head": recipe.head.kind,
+            "classes": recipe.classes,
+            "frozen": recipe.head.frozen,
+            "encoder_norms": recipe.objects.update_encoder_norms,
+            "size": recipe.image_size,
+        }
+        model: DetectionModel
+        if isinstance(recipe, DetectRecipe):
+            model = Detector(**options, dropout=recipe.head.dropout)
+        else:
+            model = Segmenter(**options)
         if initialise:
             initialise_head(model, recipe.model)
         return model
@@ -135,25 +147,6 @@ class Segment(Detect):
 
     monitor: ClassVar[str] = "mask_ap"
     masks: ClassVar[bool] = True
-
-    @staticmethod
-    def build(recipe: SegmentRecipe, initialise: bool = True) -> DetectionModel:
-        model = Segmenter(**_options(recipe))
-        if initialise:
-            initialise_head(model, recipe.model)
-        return model
-
-
-def _options(recipe: ObjectRecipe) -> dict[str, Any]:
-    """Arguments that detectors and segmenters have in common."""
-    return {
-        "encoder": recipe.model.name,
-        "head": recipe.head.kind,
-        "classes": recipe.classes,
-        "frozen": recipe.head.frozen,
-        "encoder_norms": recipe.objects.update_encoder_norms,
-        "size": recipe.image_size,
-    }
 
 
 def _gather(own: list[Any]) -> list[Any]:

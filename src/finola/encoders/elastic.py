@@ -1,0 +1,58 @@
+"""Elastic wave encoder: a network on pixels, then the projection of every tile onto the waves, with q of any length."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from finola.checks import check_values
+from finola.config import ModelConfig
+from finola.pixel_net import PixelNet
+from finola.wave.basis import WaveBasis
+from finola.wave.codebook import Codebook, Latents
+from finola.wave.spectrum import Spectrum
+
+WIDTH, BLOCKS = 48, 3  # of the network before the analysis
+
+
+class ElasticEncoder(nn.Module):
+    """Encode tiles (T, 3, H, W) to q (T, 1, C). `prefilter` runs on whole photos before they are cut into tiles."""
+
+    returns_q = True  # needs no pooling
+
+    def __init__(self, config: ModelConfig, spectrum: Spectrum | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.basis = WaveBasis(config, spectrum)
+        self.codebook = Codebook(self.basis, config.elastic)
+        self.prefilter = PixelNet(WIDTH, BLOCKS, config.image_size)
+        self.register_load_state_dict_post_hook(lambda encoder, _: encoder.set_basis())  # type: ignore[arg-type]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
+        self.basis.check_state(state_dict, f"{prefix}basis.")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def set_spectrum(self, spectrum: Spectrum) -> None:
+        """Use the waves of this spectrum."""
+        self.basis = WaveBasis(self.config, spectrum).to(self.basis.gain.device)
+        self.set_basis()
+
+    def set_basis(self) -> None:
+        """Recompute the tensors that follow from the waves."""
+        self.basis.set_waves(self.basis.waves, self.basis.means)
+        self.codebook.set_basis(self.basis)
+
+    def to_q(self, p: Tensor) -> Tensor:
+        """Coordinates p (T, D) in the span of the waves → q (T, 1, C)."""
+        return self.basis.complete(p @ self.codebook.to_waves)[:, None]
+
+    def latents_to_q(self, latents: Latents) -> Tensor:
+        """Latents of T tiles → q (T, 1, C)."""
+        return self.to_q(self.codebook.decode(latents.values, latents.index))
+
+    def forward(self, tiles: Tensor, length: int | None = None) -> Tensor:
+        """Encode tiles as separate images, each with `length` latents (default: all)."""
+        check_values(tiles)
+        p = self.codebook.coordinates(self.prefilter(tiles))
+        if length is None:
+            return self.to_q(p)
+        return self.latents_to_q(self.codebook.encode(p, length=length))

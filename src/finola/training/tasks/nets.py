@@ -1,0 +1,125 @@
+"""Networks on pixels around the exact waves of an elastic model, trained at random rates.
+
+Propagation and read-out of exact waves are linear and fixed, so a training step maps images to images: the network before
+the analysis, the projection of every tile onto its chosen components, and the network after the read-out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from finola.autoencoder import Autoencoder
+from finola.data import Batch, CentreCrop, PhotoDataset
+from finola.data.sources import evenly
+from finola.elastic import encoder_of
+from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
+from finola.model_zoo import create
+from finola.tiling import cut, join, pad_to_multiple
+from finola.training.config import NetsRecipe
+from finola.training.data_module import Photos
+from finola.training.initial_weights import initialise_autoencoder
+from finola.training.processes import print_on_rank_zero
+from finola.training.tasks.base import Task
+from finola.wave.codebook_fit import fit_codebook
+
+ERROR_FLOOR = 1e-5  # of the linear error, 50 dB: limits the weight of flat images
+PHOTO_SIDE = 256  # centre crops of photos for the codebook; latents are counted for this size
+ROUNDING = 0.35  # added before truncation, as rate–distortion optimised quantisation does on average
+BITS_PER_NONZERO = 5.0  # approximate cost of a non-zero coefficient besides its magnitude
+LAMBDA = 0.12  # squared error in units of the squared step per bit
+
+
+class Nets(Task):
+    """Train the networks of an elastic model; validate with 4096 latents per 256×256 pixels."""
+
+    metric_names: ClassVar[tuple[str, ...]] = ("psnr", "ssim", "ms_ssim")
+    model: Autoencoder
+    recipe: NetsRecipe
+
+    @staticmethod
+    def build(recipe: NetsRecipe, initialise: bool = True) -> Autoencoder:
+        model = create(recipe.model.name)
+        if initialise and recipe.model.weights is not None:
+            initialise_autoencoder(model, recipe.model.weights)
+        return model
+
+    def prepare(self, photos: Photos) -> None:
+        """Fit the codebook to training photos, unless the model starts from trained weights."""
+        if self.recipe.model.weights is not None:
+            return
+        codebook, tile = encoder_of(self.model).codebook, self.model.config.image_size
+        source = photos.train.source
+        dataset = PhotoDataset(evenly(source, self.recipe.codebook.photos), CentreCrop((PHOTO_SIDE, PHOTO_SIDE)))
+        parts = []
+        for index in range(len(dataset)):
+            image = dataset.sample(index)[0][None].float() / 255
+            parts.append(codebook.coordinates(cut(pad_to_multiple(image, tile), tile)[0]))
+        print_on_rank_zero(f"Fitting {len(codebook.bases)} bases to the tiles of {len(dataset)} photos")
+        fit_codebook(codebook, torch.cat(parts), len(parts[0]), steps=self.recipe.codebook.steps)
+
+    def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
+        linear = self.project(encoder_of(self.model).prefilter(images))
+        out: Tensor = self.model.decoder.refinement(linear)  # type: ignore[operator, union-attr]
+        errors, linear_errors = ((x - images).square().flatten(1).mean(1) for x in (out, linear))
+        return {"relative_error": (errors / (linear_errors.detach() + ERROR_FLOOR)).mean()}
+
+    def describe_loss(self, loss: float) -> str:
+        return f"{-10 * math.log10(max(loss, 1e-12)):+.2f} dB"
+
+    def project(self, images: Tensor) -> Tensor:
+        """Linear reconstructions of images whose sides are multiples of the tile, each at a random rate."""
+        codebook, tile = encoder_of(self.model).codebook, self.model.config.image_size
+        tiles, grid = cut(images, tile)
+        p = codebook.coordinates(tiles)
+        per_image = grid[0] * grid[1]
+        with torch.no_grad():
+            rotated = codebook.rotated(p)
+            loss, n = self.recipe.loss, len(images)
+            lagrangian = _log_uniform(n, loss.lagrangian).to(p).repeat_interleave(per_image)
+            step = _log_uniform(n, loss.quantiser_step).to(p).repeat_interleave(per_image)
+            quantised = (torch.rand(n) < loss.quantised_fraction).to(p.device).repeat_interleave(per_image)
+            lengths = codebook.lengths.repeat(len(codebook.bases))
+            choice = (codebook.errors(rotated).flatten(1) + lagrangian[:, None] * lengths).argmin(1)
+            latents = codebook.select(rotated, choice)
+            by_rate = _cheapest_basis(rotated, step)
+            index = torch.where(quantised, by_rate, latents.index)
+        values = codebook.components(p, index)
+        with torch.no_grad():
+            shortened = torch.where(latents.values != 0, values, 0.0)
+            levels = (values.abs() / step[:, None] + ROUNDING).floor() * values.sign()
+            change = torch.where(quantised[:, None], levels * step[:, None], shortened) - values
+        # Gradients pass through the kept components and straight through the quantiser.
+        kept = (values + change != 0) | quantised[:, None]
+        linear = codebook.tiles(codebook.decode(torch.where(kept, values + change, 0.0), index), tile)
+        return join(linear, grid)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        if self.skip_validation:
+            return
+        images, readable = batch.images, ~batch.replaced  # exclude photos that replace unreadable ones
+        out = self.model(images)
+        self.log_metric("psnr", psnr(out, images)[readable])
+        self.log_metric("ssim", ssim(out, images)[readable])
+        if min(images.shape[-2:]) >= MS_SSIM_SIDE:
+            self.log_metric("ms_ssim", ms_ssim(out, images)[readable])
+        if batch_idx == 0:
+            self.samples = images[: self.recipe.logging.samples]
+
+
+def _log_uniform(count: int, limits: list[float]) -> Tensor:
+    """Random numbers (count,) between two limits, uniform in the logarithm."""
+    low, high = (math.log(limit) for limit in limits)
+    return (low + (high - low) * torch.rand(count)).exp()
+
+
+def _cheapest_basis(rotated: Tensor, step: Tensor) -> Tensor:
+    """Basis of each tile with the least error plus approximate rate, for components (T, G, D) and steps (T,)."""
+    scaled = rotated / step[:, None, None]
+    levels = (scaled.abs() + ROUNDING).floor()
+    error = (scaled.abs() - levels).square().sum(2)
+    bits = BITS_PER_NONZERO * (levels > 0).sum(2) + 2 * levels.clamp_min(1).log2().sum(2)
+    return (error + LAMBDA * bits).argmin(1)

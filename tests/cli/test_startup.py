@@ -1,0 +1,65 @@
+"""What needs no model does not import torch, which takes a second or more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import finola
+from finola.hub import UNTRAINED, bundled_models
+
+FROZEN = Path(__file__).parents[1] / "codec" / "frozen.finola"
+
+
+def run_without_torch(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a process in which importing torch fails."""
+    environment = os.environ | {"PYTHONPATH": str(Path(finola.__file__).parents[1])}
+    code = f"import sys; sys.modules['torch'] = None\n{code}"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "expected"),
+    [
+        (["info", str(FROZEN)], 0, "waves512"),
+        (["info", "nowhere.finola"], 2, "nowhere.finola"),
+        (["models", "tile64", "mf-w2880/1024x4@64"], 0, "tile64"),
+        (["models", "tile46"], 2, "tile46"),
+    ],
+)
+def test_commands_without_a_model(arguments: list[str], exit_code: int, expected: str, tmp_path: Path) -> None:
+    done = run_without_torch(f"from finola.cli import main; sys.exit(main({arguments!r}))", tmp_path)
+    assert done.returncode == exit_code, done.stderr
+    assert expected in done.stdout + done.stderr
+
+
+def test_the_list_of_models_has_all_bundled_ones(tmp_path: Path) -> None:
+    done = run_without_torch("from finola.cli import main; sys.exit(main(['models', '--json']))", tmp_path)
+    rows = json.loads(done.stdout)
+    assert {row["name"] for row in rows} >= {*bundled_models(), *UNTRAINED}
+    for row in rows:
+        for numbers in (row["parameters"], row["multiply_adds"]):
+            assert numbers["all"] == sum(value for part, value in numbers.items() if part != "all")
+
+
+def test_names_of_models_are_resolved(tmp_path: Path) -> None:
+    code = """
+import finola
+for load in (finola.load, finola.load_classifier, finola.load_detector):
+    other = "masked-b-w720" if load is finola.load else "tile64"
+    for name, words in (("tile46", "tile46"), (other, "load it with")):
+        try:
+            load(name)
+        except (FileNotFoundError, ValueError) as error:
+            assert words in str(error), error
+        else:
+            sys.exit(f"{name} was loaded")
+"""
+    assert run_without_torch(code, tmp_path).returncode == 0
