@@ -1,10 +1,10 @@
-"""One head, several frozen encoders: AP50 on the val photos of a COCO folder, with its noise over seeds.
+"""Compare frozen encoders by training a detection head on each: AP50 on the val photos of a COCO folder, over seeds.
 
     python benchmarks/compare_detection.py random=mf-w720 supervised=FOLDER masked-b=FOLDER --out results/x.json
 
 Each encoder is a name and a trained model's folder or bundled name; an encoder's name such as mf-w720 stands for random
-weights. Frozen encoders see every photo twice, as it is and mirrored, and their maps are kept; MF-Dec-211 then trains
-on those alone. Small photos, few of them and a short schedule: it shows how starts compare, not the paper's figures.
+weights. The maps of a frozen encoder are computed once for every photo and its mirror image and cached; MF-Dec-211 is
+trained on them. Photos and schedule are small: the results compare initialisations and are not those of the paper.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from finola.data.detection import Fit, ObjectDataset, letterbox
 from finola.data.discovery import locate, open_source
 from finola.data.transforms import View
-from finola.evaluation.average_precision import average_precision, ground_truth
+from finola.evaluation.detection import average_precision, ground_truth
 from finola.files import write_text
-from finola.heads.criterion import set_losses
-from finola.heads.detector import Detector, readable, relative
+from finola.heads.criterion import detection_losses
+from finola.heads.detector import Detector, normalise_boxes, to_detections
 from finola.hub import encoder_name, resolve
 from finola.model_zoo import load_encoder
 
@@ -39,8 +39,8 @@ class Mirrored(Fit):
         return super().view(size, random)._replace(flip=True)
 
 
-class Kept:
-    """The maps of a frozen encoder, in half precision, with the targets and sizes that belong to them."""
+class CachedMaps:
+    """Feature maps of a frozen encoder in half precision, with their targets and sizes."""
 
     def __init__(self, encoder: Any, datasets: list[ObjectDataset], side: int) -> None:
         eighths, sixteenths, sizes = [], [], []
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=192, help="long side of the photos")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--seeds", type=int, default=2, help="runs per encoder")
     parser.add_argument("--limit", type=int, help="photos per part, to try it out")
     parser.add_argument("--out", help="JSON file to write")
@@ -80,7 +80,7 @@ def main() -> None:
     rows = [row for given in args.encoders for row in compare(*given.split("=", 1), args)]
     summary = {}
     for name in dict.fromkeys(row["encoder"] for row in rows):
-        values = [row["figures"]["AP50"] for row in rows if row["encoder"] == name]
+        values = [row["metrics"]["AP50"] for row in rows if row["encoder"] == name]
         spread = statistics.stdev(values) if len(values) > 1 else None
         summary[name] = {"AP50": statistics.mean(values), "deviation": spread, "runs": len(values)}
         print(json.dumps({name: summary[name]}), flush=True)
@@ -104,7 +104,7 @@ def compare(name: str, model: str, args: argparse.Namespace) -> list[dict[str, A
     ]
     val = few(ObjectDataset(parts["val"], view, classes=names), args.limit)
     started = time.monotonic()
-    learned, held = Kept(encoder, train, args.side), Kept(encoder, [val], args.side)
+    learned, held = CachedMaps(encoder, train, args.side), CachedMaps(encoder, [val], args.side)
     print(
         f"{name}: maps of {len(learned.targets) + len(held.targets)} photos in {time.monotonic() - started:.0f} s",
         flush=True,
@@ -115,9 +115,9 @@ def compare(name: str, model: str, args: argparse.Namespace) -> list[dict[str, A
         torch.manual_seed(seed)
         detector = Detector(model if folder is None else encoder_name(folder), args.head, names, size=view_of(view))
         loss, started = fit(detector, learned, args, seed), time.monotonic()
-        figures = measure(detector, held, val, args.batch)
-        rows.append({"encoder": name, "seed": seed, "loss": round(loss, 4), "figures": figures})
-        print(json.dumps({"encoder": name, "seed": seed, "loss": round(loss, 4), "AP50": figures["AP50"]}), flush=True)
+        metrics = evaluate(detector, held, val, args.batch)
+        rows.append({"encoder": name, "seed": seed, "loss": round(loss, 4), "metrics": metrics})
+        print(json.dumps({"encoder": name, "seed": seed, "loss": round(loss, 4), "AP50": metrics["AP50"]}), flush=True)
     return rows
 
 
@@ -133,25 +133,27 @@ def few(dataset: ObjectDataset, limit: int | None) -> ObjectDataset:
     return dataset
 
 
-def fit(detector: Detector, kept: Kept, args: argparse.Namespace, seed: int) -> float:
+def fit(detector: Detector, cached: CachedMaps, args: argparse.Namespace, seed: int) -> float:
     """AdamW on the head alone, warmed up over an epoch and then falling as a cosine; the last epoch's mean loss.
 
     Half of the kept maps are mirror images, so an epoch over the photos takes half of them.
     """
-    optimiser = torch.optim.AdamW(detector.head.parameters(), args.rate, weight_decay=1e-4)
+    optimiser = torch.optim.AdamW(detector.head.parameters(), args.lr, weight_decay=1e-4)
     order = torch.Generator().manual_seed(seed)
-    steps = len(kept.targets) // 2 // args.batch
+    steps = len(cached.targets) // 2 // args.batch
     for epoch in range(args.epochs):
-        shuffled, losses = torch.randperm(len(kept.targets), generator=order), []
+        shuffled, losses = torch.randperm(len(cached.targets), generator=order), []
         for step in range(steps):
             done = (epoch * steps + step) / (args.epochs * steps)
             for group in optimiser.param_groups:
                 group["lr"] = (
-                    args.rate * min(1, (epoch * steps + step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * done))
+                    args.lr * min(1, (epoch * steps + step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * done))
                 )
-            maps, sizes, targets = kept.batch(shuffled[step * args.batch : (step + 1) * args.batch])
+            maps, sizes, targets = cached.batch(shuffled[step * args.batch : (step + 1) * args.batch])
             detector.train()
-            parts = set_losses(detector.read(maps, sizes), relative(targets, [tuple(size) for size in sizes.tolist()]))
+            parts = detection_losses(
+                detector.predict(maps, sizes), normalise_boxes(targets, [tuple(size) for size in sizes.tolist()])
+            )
             loss = torch.stack(list(parts.values())).sum()
             optimiser.zero_grad()
             loss.backward()
@@ -164,15 +166,15 @@ def fit(detector: Detector, kept: Kept, args: argparse.Namespace, seed: int) -> 
 
 
 @torch.no_grad()
-def measure(detector: Detector, kept: Kept, dataset: ObjectDataset, batch: int) -> dict[str, Any]:
-    """COCO's twelve figures on the photos whose maps were kept."""
+def evaluate(detector: Detector, cached: CachedMaps, dataset: ObjectDataset, batch: int) -> dict[str, Any]:
+    """COCO's twelve metrics on the photos whose maps were cached."""
     detector.eval()
     results: list[dict[str, Any]] = []
-    for numbers in torch.arange(len(kept.targets)).split(batch):
-        maps, sizes, targets = kept.batch(numbers)
+    for numbers in torch.arange(len(cached.targets)).split(batch):
+        maps, sizes, targets = cached.batch(numbers)
         own = [(int(height), int(width)) for height, width in sizes.tolist()]
-        for found, size, target in zip(readable(detector.read(maps, sizes), own), own, targets, strict=True):
-            results += found.resized(size, target["photo_size"]).as_coco(target["image_id"], dataset.categories)
+        for found, size, target in zip(to_detections(detector.predict(maps, sizes), own), own, targets, strict=True):
+            results += found.resized(size, target["photo_size"]).to_coco(target["image_id"], dataset.categories)
     return average_precision(ground_truth(dataset.source, range(len(dataset))), results)
 
 

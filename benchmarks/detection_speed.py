@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from finola.evaluation.detection import find_in
+from finola.evaluation.detection import detect
 from finola.files import write_text
 from finola.heads.detector import Detector
 from finola.image_io import open_photo, to_rgb
@@ -36,11 +36,11 @@ def main() -> None:
     rows = []
     for size in ((640, 640), (800, 1333)):
         model = Detector(args.encoder, args.head, classes, size=size).eval()
-        find_in(model, photo)
+        detect(model, photo)
         times = []
         for _ in range(args.repeats):
             started = time.perf_counter()
-            find_in(model, photo)
+            detect(model, photo)
             times.append(time.perf_counter() - started)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         height, width = (int(side) for side in np.array(model_size(size, photo.size)))

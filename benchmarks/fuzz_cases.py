@@ -188,7 +188,7 @@ def read_recipe(samples: Samples, rng: random.Random, folder: Path) -> None:
 def read_coco(samples: Samples, rng: random.Random, folder: Path) -> None:
     from finola.data.coco import open_coco
     from finola.data.detection import Fit, ObjectDataset
-    from finola.evaluation.average_precision import ground_truth
+    from finola.evaluation.detection import ground_truth
 
     photo = samples.get("photos")["png"]
     files = {"annotations/instances_train2017.json": mutate_json(samples.get("coco"), rng)}

@@ -1,10 +1,10 @@
-"""Can the detector and the segmenter learn at all? Eight photos by heart: AP50 of boxes and masks, encoder trained too.
+"""Overfit the detector or the segmenter to eight photos, encoder included: AP50 of boxes and masks.
 
     python benchmarks/overfit_detection.py detect --steps 1200 --every 50 --out results/overfit-detect.json
-    python benchmarks/overfit_detection.py segment --steps 600 --every 25 --rate 5e-4 --clip 1 --out FILE
+    python benchmarks/overfit_detection.py segment --steps 600 --every 25 --lr 5e-4 --clip 1 --out FILE
 
 The first eight train photos whose boxes all measure at least 16 pixels once the long side is 192, in one batch, without
-dropout or augmentation, from random weights.
+dropout or augmentation, from scratch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 
 from finola.data.detection import Fit, ObjectDataset, collate_objects, move_boxes
 from finola.data.discovery import locate, open_source
-from finola.evaluation.average_precision import average_precision, ground_truth
+from finola.evaluation.detection import average_precision, ground_truth
 from finola.files import write_text
 from finola.heads.detector import Detector
 
@@ -36,11 +36,11 @@ def main() -> None:
     parser.add_argument("--data", default="coco_mini", help="a COCO folder")
     parser.add_argument("--encoder", default="mf-w720")
     parser.add_argument("--steps", type=int, default=2000, help="at most so many")
-    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--clip", type=float, default=0.1)
     parser.add_argument("--every", type=int, default=100, help="steps between measurements; it stops at AP50 0.9")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--draw", help="folder for pictures of what was found")
+    parser.add_argument("--draw", help="folder for photos with the detections drawn on them")
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -54,13 +54,13 @@ def main() -> None:
     started, curve = time.monotonic(), []
     for step, losses in enumerate(fit(model, batch, args), 1):
         if step % args.every == 0 or step == args.steps:
-            figures = measure(model, dataset, chosen, batch)
+            metrics = evaluate(model, dataset, chosen, batch)
             loss = round(float(sum(losses.values())), 4)
             curve.append(
-                {"step": step, "loss": loss} | {kind: round(found["AP50"], 4) for kind, found in figures.items()}
+                {"step": step, "loss": loss} | {kind: round(values["AP50"], 4) for kind, values in metrics.items()}
             )
             print(json.dumps(curve[-1]), f"{time.monotonic() - started:.0f} s", flush=True)
-            if min(found["AP50"] for found in figures.values()) >= ENOUGH:
+            if min(values["AP50"] for values in metrics.values()) >= ENOUGH:
                 break
     result: dict[str, Any] = {
         "benchmark": "overfit_detection",
@@ -69,16 +69,16 @@ def main() -> None:
         "data": Path(args.data).name,
         "photos": [dataset.name(index) for index in chosen],
         "objects": sum(len(target["labels"]) for target in batch.targets),
-        "rate": args.rate,
+        "lr": args.lr,
         "clip": args.clip,
         "seed": args.seed,
         "steps": curve[-1]["step"],
         "most_steps": args.steps,
-        "figures": figures,
+        "metrics": metrics,
         "curve": curve,
     }
     if args.draw:
-        draw(model, dataset, chosen, batch, Path(args.draw))
+        save_drawings(model, dataset, chosen, batch, Path(args.draw))
     if args.out:
         write_text(Path(args.out), json.dumps(result, indent=1) + "\n")
 
@@ -114,11 +114,11 @@ def build(what: str, encoder: str, classes: list[str]) -> nn.Module:
 
 def fit(model: Any, batch: Any, args: argparse.Namespace) -> Any:
     """AdamW, warmed up over 50 steps and then falling as a cosine to a tenth; yields the losses of every step."""
-    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], args.rate, weight_decay=1e-4)
+    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], args.lr, weight_decay=1e-4)
     for step in range(args.steps):
         factor = min(1, (step + 1) / 50) * (0.55 + 0.45 * math.cos(math.pi * step / args.steps))
         for group in optimiser.param_groups:
-            group["lr"] = args.rate * factor
+            group["lr"] = args.lr * factor
         model.train()
         losses = model.losses(batch.images, batch.sizes, batch.targets)
         optimiser.zero_grad()
@@ -128,29 +128,29 @@ def fit(model: Any, batch: Any, args: argparse.Namespace) -> Any:
         yield {name: value.detach() for name, value in losses.items()}
 
 
-def measure(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any) -> dict[str, Any]:
+def evaluate(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any) -> dict[str, Any]:
     truth, results = ground_truth(dataset.source, chosen), []
-    for found, size, target in zip(in_photos(model, batch), batch.sizes.tolist(), batch.targets, strict=True):
-        results += found.resized(tuple(size), target["photo_size"]).as_coco(target["image_id"], dataset.categories)
+    for detections, size, target in zip(detections_of(model, batch), batch.sizes.tolist(), batch.targets, strict=True):
+        resized = detections.resized(tuple(size), target["photo_size"])
+        results += resized.to_coco(target["image_id"], dataset.categories)
     return {kind: average_precision(truth, results, kind) for kind in (["bbox", "segm"] if dataset.masks else ["bbox"])}
 
 
-def in_photos(model: Any, batch: Any) -> list[Any]:
+def detections_of(model: Any, batch: Any) -> list[Any]:
     model.eval()
-    found: list[Any] = model.find(batch.images, batch.sizes)
-    return found
+    detections: list[Any] = model.detect(batch.images, batch.sizes)
+    return detections
 
 
-def draw(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any, folder: Path) -> None:
-    from finola.plotting.boxes import draw_objects
-
+def save_drawings(model: Any, dataset: ObjectDataset, chosen: list[int], batch: Any, folder: Path) -> None:
+    from finola.heads.visualisation import draw_detections
     from finola.image_io import save_photo
 
     folder.mkdir(parents=True, exist_ok=True)
-    for number, (found, target) in enumerate(zip(in_photos(model, batch), batch.targets, strict=True)):
+    for number, (detections, target) in enumerate(zip(detections_of(model, batch), batch.targets, strict=True)):
         height, width = batch.sizes[number].tolist()
         image = batch.images[number, :, :height, :width]
-        save_photo(draw_objects(image, found.above(0.5), dataset.names), folder / f"{target['image_id']}.png")
+        save_photo(draw_detections(image, detections.above(0.5), dataset.names), folder / f"{target['image_id']}.png")
 
 
 if __name__ == "__main__":

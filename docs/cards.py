@@ -26,6 +26,20 @@ DATA = {
     "photos256": "the train split of `photos256` (4,866 photos at 256×256, three quarters ImageNet-like, else Pixabay)",
     "imagenette128": "the train split of `imagenette128` (5,000 photos of ten ImageNet classes at 128×128)",
 }
+STAGES = {
+    "tile64": ("train-tile64", "train-tile64/polish"),
+    "tile64-512": ("train-tile64-512", "train-tile64-512-rounded"),
+    "photo256": ("train-photo256",),
+    "photo256-mf": ("train-photo256-mf",),
+    "masked-b-w720": ("train-masked-b-w720/pre-training", "train-masked-b-w720"),
+}
+"""Run directories in results/ of all stages of training; each has the settings of its run in recipe.yaml."""
+STAGES_HEAD = """The weights were made with these settings, one stage after the other, on two shared CPU cores.
+Recipes of the package may have changed since.
+
+| settings | steps | images per step | minutes | seed |
+|---|---|---|---|---|
+"""
 TERMS = """## Licence
 The code is Apache-2.0. **The weights have a separate licence: non-commercial research only**, as the photos on which
 they were trained (ImageNet-derived: non-commercial research, no redistribution; Pixabay: Pixabay Content License).
@@ -35,9 +49,8 @@ they were trained (ImageNet-derived: non-commercial research, no redistribution;
 def card(name: str) -> str:
     """Return the model card of a bundled model as Markdown."""
     config = read_config(BUNDLED / name)
-    run = RESULTS / f"train-{name}"
-    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-    summary = json.loads((run / "summary.json").read_text())
+    stages = {stage: _stage(RESULTS / stage) for stage in STAGES[name]}
+    [data] = {recipe["data"]["path"] for recipe, _ in stages.values()}
     size = (BUNDLED / name / "model.safetensors").stat().st_size / 1e6
     parts = [
         "---\nlibrary_name: finola\nlicense: other\nlicense_name: non-commercial-research\ntags: [finola]\n---",
@@ -45,8 +58,8 @@ def card(name: str) -> str:
         f"`{config.get('name', config.get('encoder'))}`, {size:.1f} MB, parameters in half precision except for the "
         "analysis matrix of a wave encoder.\n",
         _use(name, config),
-        f"## Data\nTrained on {DATA[recipe['data']['path']]}. No val or test photos were used for training.\n",
-        f"## Training\n{_training(name, recipe, summary)}\n",
+        f"## Data\nTrained on {DATA[data]}. No val or test photos were used for training.\n",
+        f"## Training\n{_training(name, stages)}\n",
         f"## Metrics\n{_metrics(name)}\n",
     ]
     if (BUNDLED / name / "speeds.jpg").exists():
@@ -61,14 +74,19 @@ def _use(name: str, config: dict[str, Any]) -> str:
     return "\n".join(["```python", *lines, "```", ""])
 
 
-def _training(name: str, recipe: dict[str, Any], summary: dict[str, Any]) -> str:
-    hours = summary["seconds"] / 3600
+def _stage(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and summary of a run."""
+    return yaml.safe_load((folder / "recipe.yaml").read_text()), json.loads((folder / "summary.json").read_text())
+
+
+def _training(name: str, stages: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> str:
+    rows = [
+        f"| `results/{stage}/recipe.yaml` | {summary['step']:,} | {recipe['data']['batch_size']} | "
+        f"{summary['seconds'] / 60:.0f} | {recipe['seed']} |"
+        for stage, (recipe, summary) in stages.items()
+    ]
+    text = STAGES_HEAD + "\n".join(rows)
     notes = RESULTS / f"train-{name}" / "README.md"
-    text = (
-        f"`finola train {recipe['name']}`: {summary['step']:,} steps of {recipe['data']['batch_size']} images in "
-        f"{hours:.2f} hours, on two shared CPU cores. Seed {recipe['seed']}. "
-        f"The training curve, the recipe and the files named below are in `results/train-{name}`."
-    )
     return text + ("\n\n" + notes.read_text().partition("\n\n")[2].strip("\n") if notes.exists() else "")
 
 

@@ -152,7 +152,7 @@ def test_latent_16384_on_one_path_or_on_sixteen():
 
 
 def test_multiply_adds_of_propagation_match_the_formula():
-    """4·C²·(H·W − 1) FLOPs per path and image, two per multiply–add (FACTS §1)."""
+    """4·C²·(H·W − 1) FLOPs per path and image, two per multiply–add."""
     from torch.utils.flop_counter import FlopCounterMode
 
     model = tiny("mf-w720/16x3@8:32")

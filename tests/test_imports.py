@@ -14,7 +14,7 @@ import finola
 ROOT = Path(finola.__file__).parent
 LAYERS = (
     {"errors", "files", "config", "kernels", "propagation", "transitions", "tiling", "metrics", "image_io", "checks"}
-    | {"pooling", "folding", "serialization", "hub"},
+    | {"paper", "pooling", "folding", "serialization", "hub"},
     {"encoders", "decoders", "wave", "autoencoder", "masked", "heads", "model_zoo", "weights"},
     {"codec", "data"},
     {"training", "evaluation", "baselines", "compare", "bench", "recipes"},

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from finola.metrics import figures, ms_ssim, psnr, ssim
+from finola.metrics import ms_ssim, psnr, quality_metrics, ssim
 
 
 def test_psnr_is_the_definition_per_image():
@@ -44,7 +44,10 @@ def test_ssim_and_ms_ssim_equal_torchmetrics(size):
 
 def test_an_expanded_original_equals_repeated_originals():
     original, images = torch.rand(1, 3, 180, 180), torch.rand(3, 3, 180, 180)
-    shared, each = figures(images, original.expand_as(images)), figures(images, original.repeat(3, 1, 1, 1))
+    shared, each = (
+        quality_metrics(images, original.expand_as(images)),
+        quality_metrics(images, original.repeat(3, 1, 1, 1)),
+    )
     for one, other in zip(shared, each, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
 

@@ -23,6 +23,10 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_kept_without_outputs(path):
-    for cell in nbformat.read(path, as_version=4).cells:
-        assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
+def test_a_notebook_has_the_outputs_of_one_run_from_top_to_bottom(path):
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert any(key.startswith("image/") for output in outputs for key in output.get("data", {}))
+    assert all(output.output_type != "error" and output.get("name") != "stderr" for output in outputs)
+    assert path.stat().st_size < 1_000_000

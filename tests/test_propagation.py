@@ -100,13 +100,13 @@ def test_only_what_asks_for_gradients_gets_them():
     assert transition.A_minus.grad is None and transition.A.grad is not None
 
 
-def test_a_q_of_less_precision_is_grown_in_the_matrices_own():
+def test_q_of_lower_precision_is_propagated_in_the_precision_of_the_matrices():
     transition = transition_of(NormLinear, torch.float32)
     z = propagate(torch.randn(2, 1, C).bfloat16(), transition.prepared(), (4, 5))
     assert z.dtype == torch.float32 and z.isfinite().all()
 
 
-def test_differentiating_twice_is_refused():
+def test_differentiating_twice_raises():
     q = torch.randn(1, 1, C, dtype=torch.float64, requires_grad=True)
     z = propagate(q, transition_of(NormLinear).prepared(), (3, 3))
     (gradient,) = torch.autograd.grad(z.square().sum(), q, create_graph=True)
@@ -248,14 +248,14 @@ def test_a_256_map():
         ({"q": torch.zeros(2, C)}, "N, M, C"),
         ({"q": torch.randn(1, 1, 5)}, "5 channels, but A is 6 x 6"),
         ({"size": (0, 4)}, "0x4"),
-        ({"start": (4, 0)}, r"\(4, 0\) lies outside the map of 4x4"),
+        ({"start": (4, 0)}, r"\(4, 0\) is outside the map of 4x4"),
         ({"start": (0, -1)}, "outside"),
         ({"start": "middle"}, "middle"),
         ({"start": [(0, 0), (1, 1)]}, "2 start positions for 1 paths"),
         ({"order": "diagonal"}, "diagonal"),
     ],
 )
-def test_bad_input_gets_one_sentence(change, sentence):
+def test_invalid_arguments_raise(change, sentence):
     arguments = {
         "q": torch.randn(1, 1, C),
         "coefficients": Coefficients(*torch.randn(4, C, C)),

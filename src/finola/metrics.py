@@ -124,11 +124,11 @@ def _band(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return band.to(dtype).to(device)
 
 
-def figures(images: Tensor, originals: Tensor) -> list[dict[str, float | None]]:
+def quality_metrics(images: Tensor, originals: Tensor) -> list[dict[str, float | None]]:
     """PSNR, SSIM and MS-SSIM of each image; None if the image is too small for a metric.
 
     >>> import torch
-    >>> figures(torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 8, 8))
+    >>> quality_metrics(torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 8, 8))
     [{'psnr': -0.0, 'ssim': None, 'ms_ssim': None}]
     """
     side = min(originals.shape[-2:])

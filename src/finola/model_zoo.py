@@ -27,6 +27,7 @@ from finola.hub import (
     read_config,
     resolve,
 )
+from finola.paper import cite
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -145,23 +146,29 @@ def _grid() -> list[str]:
 
 
 PAPER: dict[str, list[str]] = {
-    "resolution (Table 1)": [
+    f"resolution, {cite('table:multi-resolution')}": [
         f"mf-w2880/{cm}@{side}" for cm in ("3072x1", "1024x4") for side in (8, 16, 32, 64, 128, 256)
     ],
-    "autoregression (Table 2)": [
+    f"autoregression, {cite('table:comp-auto')}": [
         f"mf-w2880/3072x1@{side}{rule}" for rule in ("+repeat", "+repeat+pos", "+linear") for side in (16, 64)
     ],
-    "norm+nonlinear (Table 3)": [f"mf-w2880/{c}x1@16+mlp" for c in (512, 1024, 3072)],
-    "normalisation (Table 4)": ["mf-w2880/3072x1@16+batchnorm"],
-    "paths and channels (Fig. 6)": _grid(),
-    "Conv-AE (Table 7)": ["mf-w2880/512x4@64+convae", "mf-w2880/2048x4@64+convae"],
-    "channels (Table 14a)": [f"mf-w2880/{c}x1@16" for c in (4096, 3072, 2048, 1024, 512, 256, 128, 64)],
-    "encoders (Table 14b)": [f"mf-w{width}/3072x1@16" for width in (5760, 4320, 2880, 1440, 720)],
-    "position of q (Fig. 9)": [
+    f"norm+nonlinear, {cite('table:comp-nonlinear')}": [f"mf-w2880/{c}x1@16+mlp" for c in (512, 1024, 3072)],
+    f"normalisation, {cite('table:comp-norm')}": ["mf-w2880/3072x1@16+batchnorm"],
+    f"paths and channels, {cite('fig:val-relax')}": _grid(),
+    f"Conv-AE, {cite('table:comp-ae')}": ["mf-w2880/512x4@64+convae", "mf-w2880/2048x4@64+convae"],
+    f"channels, {cite('table:ablation', 'a')}": [
+        f"mf-w2880/{c}x1@16" for c in (4096, 3072, 2048, 1024, 512, 256, 128, 64)
+    ],
+    f"encoders, {cite('table:ablation', 'b')}": [f"mf-w{width}/3072x1@16" for width in (5760, 4320, 2880, 1440, 720)],
+    f"position of q, {cite('fig:appendix:recon-pos')}": [
         f"mf-w2880/3072x1@16{corner}" for corner in ("+corner", "+top-right", "+bottom-left", "+bottom-right")
     ],
-    "speeds (Table 15)": ["mf-w2880/1024x4@64+real", "mf-w2880/1024x4@64+unit", "mf-w2880/4096x1@64+repeat+pos"],
-    "scattered starts (Table 16)": [
+    f"speeds, {cite('table:special-case-all')}": [
+        "mf-w2880/1024x4@64+real",
+        "mf-w2880/1024x4@64+unit",
+        "mf-w2880/4096x1@64+repeat+pos",
+    ],
+    f"scattered starts, {cite('table:mixture-hidden-waves')}": [
         f"mf-w2880/{cm}@64+scatter" for cm in ("1024x4", "1024x8", "1024x16", "2048x8", "2048x16")
     ],
     "masked FINOLA-E (appendix B)": [f"mf-w{width}/512x1@16+patch" for width in (720, 1440, 2880)],

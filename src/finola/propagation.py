@@ -1,7 +1,7 @@
-"""q → z, the heart (§2): a first-order norm+linear recurrence regrows the whole map from its initial conditions.
+"""First-order norm+linear recurrence (§2): propagate the initial conditions q to the feature map z.
 
     z(x+1, y) = z(x, y) + A ẑ(x, y)        z(x, y+1) = z(x, y) + B ẑ(x, y)                       (Eq. 1)
-    z(x, y) = Σᵢ φᵢ(x, y),  every path φᵢ growing by the same A, B, A₋, B₋                        (Eq. 3)
+    z(x, y) = Σᵢ φᵢ(x, y),  all paths φᵢ share A, B, A₋, B₋                                       (Eq. 3)
 
 `x` runs right, `y` down; a position is (y, x) and a size (height, width).
 """
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from finola.errors import InputError, UnknownNameError
 from finola.kernels.backward import Grow
 from finola.kernels.forward import EPS as EPS
 from finola.kernels.forward import Position as Position
@@ -36,12 +37,12 @@ class Step(Protocol):
 
 
 def normalise(z: Tensor) -> Tensor:
-    """ẑ: layer norm over the channels of one position, population σ, no affine part (Eq. 1, right)."""
+    """Layer norm ẑ over the channels of one position, with population σ and no affine part (Eq. 1, right)."""
     return F.layer_norm(z, z.shape[-1:], eps=EPS)
 
 
 class Coefficients(NamedTuple):
-    """The four C×C matrices of the recurrence. Called, they take one norm+linear step.
+    """The four C×C matrices of the recurrence. Calling them computes one norm+linear step.
 
     >>> C = 8
     >>> coefficients = Coefficients(*torch.randn(4, C, C))
@@ -55,7 +56,7 @@ class Coefficients(NamedTuple):
     B_minus: Tensor  # up
 
     def matrix(self, direction: Direction) -> Tensor:
-        """The matrix that steps in `direction`."""
+        """Matrix of the step in `direction`."""
         return self[("right", "down", "left", "up").index(direction)]
 
     def __call__(self, z: Tensor, direction: Direction) -> Tensor:
@@ -63,7 +64,7 @@ class Coefficients(NamedTuple):
 
 
 def start_positions(start: str | Position | Sequence[Position], size: Position, paths: int) -> list[Position]:
-    """Where each of the M paths starts: one (y, x) per path.
+    """Start position (y, x) of each of the M paths.
 
     `start` is "center" (or "centre"), a corner such as "top-left", "scatter", one cell (y, x), or one cell per path.
 
@@ -82,21 +83,19 @@ def start_positions(start: str | Position | Sequence[Position], size: Position, 
         return [(height // 2, width // 2)] * paths
     if isinstance(start, str):
         if start not in CORNERS:
-            raise ValueError(
-                f"start {start!r} is not known: use center, scatter, {', '.join(CORNERS)} or a cell (y, x)."
-            )
+            raise UnknownNameError(f"Unknown start {start!r}; use center, scatter, {', '.join(CORNERS)} or (y, x).")
         return [(height - 1 if "bottom" in start else 0, width - 1 if "right" in start else 0)] * paths
     cells: list[Position] = [start] * paths if isinstance(start[0], int) else list(start)  # type: ignore[list-item, arg-type]
     if len(cells) != paths:
-        raise ValueError(f"{len(cells)} start positions for {paths} paths: give one, or one per path.")
+        raise InputError(f"{len(cells)} start positions for {paths} paths; give one, or one per path.")
     for y, x in cells:
         if not (0 <= y < height and 0 <= x < width):
-            raise ValueError(f"start ({y}, {x}) lies outside the map of {height}x{width} positions.")
+            raise InputError(f"Start ({y}, {x}) is outside the map of {height}x{width} positions.")
     return cells
 
 
 def _grid(paths: int, size: Position) -> Position:
-    """Rows and columns of the scatter grid: 2×2, 2×4, 4×4 for M = 4, 8, 16; the squarest that holds any other M."""
+    """Rows and columns of the scatter grid: 2×2, 2×4, 4×4 for M = 4, 8, 16; the most square one for any other M."""
     rows = max(r for r in range(1, math.isqrt(paths) + 1) if paths % r == 0)
     if rows == 1 and paths > 3:  # a prime M: fill a near-square grid row by row
         rows = math.isqrt(paths)
@@ -113,12 +112,12 @@ def propagate(
     order: Order = "mean",
     checkpointing: bool = False,
 ) -> Tensor:
-    """Grow the map z (N, C, H, W), channels-last in memory, from the initial conditions q (N, M, C).
+    """Propagate the initial conditions q (N, M, C) to the map z (N, C, H, W), channels-last in memory.
 
-    Horizontal-first fills the start's row and then every column at once, vertical-first the other way round; the map
-    is the mean of the two (Fig. 4), or with `order` one of them alone. `coefficients` are the four matrices, or any
-    transition called as `(z, direction) -> z_next`. `size` is (height, width), or one number for a square map.
-    `checkpointing` trades time for memory in training.
+    The horizontal-first order computes the row of the start and then all columns in parallel, the vertical-first order
+    the column and then all rows. The map is the mean of both, Figure 4 (fig:finola-parallel), or one of them with
+    `order`. `coefficients` are the four matrices, or any transition called as `(z, direction) -> z_next`. `size` is
+    (height, width), or one number for a square map. `checkpointing` reduces the memory of training at the cost of time.
 
     >>> q = torch.randn(2, 1, 16)
     >>> propagate(q, Coefficients(*torch.randn(4, 16, 16)), size=(5, 8)).shape
@@ -128,9 +127,9 @@ def propagate(
     size = (size, size) if isinstance(size, int) else size
     height, width = size
     if height < 1 or width < 1:
-        raise ValueError(f"a map of {height}x{width} positions cannot be grown: both sides are at least 1.")
+        raise InputError(f"size must be at least 1x1, got {height}x{width}.")
     if order not in ("mean", "horizontal", "vertical"):
-        raise ValueError(f"order {order!r} is not known: use mean, horizontal or vertical.")
+        raise UnknownNameError(f"Unknown order {order!r}; use mean, horizontal or vertical.")
 
     groups: dict[Position, list[int]] = {}  # paths that start together share every product
     for path, cell in enumerate(start_positions(start, size, q.shape[1])):
@@ -150,8 +149,8 @@ def propagate(
 
 
 def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coefficients, size: Position) -> Tensor:
-    """z plus the map of the paths phi (N, M, C) that start at `cell`, in few and large products."""
-    phi = phi.to(coefficients.A.dtype)  # under autocast an encoder hands over half precision
+    """Add the map of the paths phi (N, M, C) that start at `cell` to z, with few and large matrix products."""
+    phi = phi.to(coefficients.A.dtype)  # under autocast, encoders return half precision
     if torch.is_grad_enabled() and (phi.requires_grad or any(matrix.requires_grad for matrix in coefficients)):
         grown: Tensor = Grow.apply(phi, *coefficients, size, cell)
         return grown if z is None else z + grown
@@ -170,29 +169,29 @@ def _uncompiled() -> Callable[..., Tensor]:
 
 
 def _grow(phi: Tensor, z: Tensor | None, cell: Position, step: Step, size: Position, order: Order) -> Tensor | None:
-    """The same for any step rule, order by order."""
+    """The same for any transition, one order after the other."""
     for weight, lines in _orders(phi, step, size, cell, order):
         z = _gather(lines, z, weight, phi, size)
     return z
 
 
 def check_initial_conditions(q: Tensor, coefficients: Step) -> None:
-    """One clear sentence for a q that no map can be grown from."""
+    """Raise InputError unless q has the shape (N, M, C) that the coefficients need and is finite."""
     if q.ndim != 3 or 0 in q.shape:
-        raise ValueError(f"q has shape {tuple(q.shape)}; it is (N, M, C): images, paths, channels, none of them 0.")
+        raise InputError(f"q must have shape (N, M, C) without empty axes, got {tuple(q.shape)}.")
     if isinstance(coefficients, Coefficients):
         for name, matrix in coefficients._asdict().items():
             if matrix.shape != (q.shape[-1], q.shape[-1]):
-                raise ValueError(f"q has {q.shape[-1]} channels, but {name} is {' x '.join(map(str, matrix.shape))}.")
+                raise InputError(f"q has {q.shape[-1]} channels, but {name} is {' x '.join(map(str, matrix.shape))}.")
     channels = getattr(coefficients, "channels", q.shape[-1])
     if channels != q.shape[-1]:
-        raise ValueError(f"q has {q.shape[-1]} channels, but the transition has {channels}.")
+        raise InputError(f"q has {q.shape[-1]} channels, but the transition has {channels}.")
     if not torch.compiler.is_compiling() and q.device.type != "meta" and not bool(torch.isfinite(q).all()):
-        raise ValueError("q holds NaN or infinite values: no map can be grown from it.")
+        raise InputError("q contains NaN or infinite values.")
 
 
 class _Lines(NamedTuple):
-    """The lines of one order as they grow: along axis 1 (rows) or 2 (columns) of a (N, H, W, C) map."""
+    """Lines of one order, along axis 1 (rows) or 2 (columns) of a map (N, H, W, C), in the order of computation."""
 
     axis: int
     lines: Iterator[tuple[int, Tensor]]  # (index, (N, M, L, C))
@@ -215,7 +214,7 @@ Axis = tuple[int, int, Direction, Direction]  # start index, length, step ahead,
 
 
 def _grow_lines(phi: Tensor, step: Step, first: Axis, then: Axis) -> Iterator[tuple[int, Tensor]]:
-    """Grow the line through the start along `first`, then yield every parallel line, one `then` step at a time."""
+    """Compute the line through the start along `first`, then yield all parallel lines, step by step along `then`."""
     cells = sorted(_walk(phi, step, first), key=lambda item: item[0])
     line = torch.stack([cell for _, cell in cells], dim=2)  # (N, M, L, C)
     yield from _walk(line, step, then)
@@ -240,7 +239,7 @@ def _gather(lines: _Lines, z: Tensor | None, weight: float, phi: Tensor, size: P
         summed = sorted(((index, line.sum(1)) for index, line in lines.lines), key=lambda item: item[0])
         grown = weight * torch.stack([line for _, line in summed], dim=lines.axis)
         return grown if z is None else z + grown
-    # Without gradients one map is enough: every line is added where it belongs as soon as it is there.
+    # Without gradients each line is added to the map as soon as it is computed, so that no other map is stored.
     out = phi.new_zeros(phi.shape[0], *size, phi.shape[-1]) if z is None else z
     for index, line in lines.lines:
         out.select(lines.axis, index).add_(line.sum(1), alpha=weight)

@@ -1,4 +1,4 @@
-"""Transition rules of the ablations (Tables 2–4) and the three types of wave speed (appendix A, Eqs. 8–9).
+"""Transition rules of the ablations and the three types of wave speed (appendix A.8, Eqs. 8–9).
 
 Every transition is called as `transition(z, direction) -> z_next` on any tensor whose last axis is C.
 """
@@ -145,7 +145,7 @@ class UnitSpeeds(LinearAfterNorm):
 
 
 class Linear(Transition):
-    """Linear baseline of Table 2, z + A z without normalisation; it diverges on large maps."""
+    """Linear baseline of Table 2 (table:comp-auto), z + A z without normalisation; it diverges on large maps."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -166,7 +166,7 @@ class Repetition(Transition):
 
 
 class NormMLP(Transition):
-    """Norm+nonlinear of Table 3, z + W₂ GELU(W₁ ẑ): a two-layer MLP of width C per direction."""
+    """Norm+nonlinear of Table 3 (table:comp-nonlinear), z + W₂ GELU(W₁ ẑ): a two-layer MLP of width C per direction."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -186,7 +186,7 @@ class NormMLP(Transition):
 
 
 class BatchNormLinear(Transition):
-    """Batch norm instead of layer norm (Table 4), z + A BN(z).
+    """Batch norm instead of layer norm as in Table 4 (table:comp-norm), z + A BN(z).
 
     In training each step normalises by the statistics of its own line over the batch; in evaluation by their running
     mean, which explains the 16.3 dB that the paper reports on validation.

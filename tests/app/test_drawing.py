@@ -119,7 +119,7 @@ def test_statistics_stored_with_the_weights_are_used(tmp_path, monkeypatch):
     from finola.evaluation import latent
 
     statistics(MODEL)[0].save(tmp_path / "q.safetensors")
-    monkeypatch.setattr(latent, "kept_with", lambda name: tmp_path / "q.safetensors")
+    monkeypatch.setattr(latent, "stored_statistics", lambda name: tmp_path / "q.safetensors")
 
     models._statistics.cache_clear()
     try:

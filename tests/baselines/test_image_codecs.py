@@ -11,6 +11,7 @@ from PIL import Image
 from finola.baselines.image_codecs import FORMATS, file_at_quality, file_at_rate
 from finola.image_io import read_photo, to_uint8
 
+NEEDS_AVIF = pytest.mark.skipif(not FORMATS["avif"].available(), reason="Pillow was built without AVIF")
 AVAILABLE = [name for name, known in FORMATS.items() if known.available()]
 
 
@@ -26,6 +27,8 @@ def pillow(image: torch.Tensor, kind: str, **settings: object) -> bytes:
         ("jpeg", "JPEG", {"quality": 30, "optimize": True}),
         ("jpeg-progressive", "JPEG", {"quality": 30, "optimize": True, "progressive": True}),
         ("webp", "WEBP", {"quality": 30, "method": 6}),
+        pytest.param("avif", "AVIF", {"quality": 30, "speed": 6, "max_threads": 1}, marks=NEEDS_AVIF),
+        pytest.param("avif-speed2", "AVIF", {"quality": 30, "speed": 2, "max_threads": 1}, marks=NEEDS_AVIF),
     ],
 )
 def test_files_are_identical_to_those_of_pillow(word: str, kind: str, settings: dict[str, object]) -> None:

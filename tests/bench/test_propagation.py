@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("side", [1, 2, 5, 6])
-def test_the_sequential_peer_draws_the_same_map(side):
+def test_the_sequential_baseline_gives_the_same_map(side):
     transition = NormLinear(8).double()
     q = torch.randn(1, 1, 8, dtype=torch.float64)
     with torch.no_grad():
@@ -20,7 +20,7 @@ def test_the_sequential_peer_draws_the_same_map(side):
         assert torch.allclose(walk_every_position(q[:, 0], transition.coefficients(), side), expected, atol=1e-12)
 
 
-def test_a_case_counts_what_the_formula_says():
+def test_flops_of_a_case_equal_the_formula():
     assert Case(16, 2, 3, 8).flops == 4 * 16**2 * 63 * 6
     assert Case(16, 2, 3, 8, train=True).flops == 3 * Case(16, 2, 3, 8).flops
     row = measure(Case(16, 2, 1, 4), CPU)

@@ -12,8 +12,8 @@ def test_every_station_has_its_time_memory_and_share(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(reconstruction, "REPEATS", 1)
     monkeypatch.setattr(reconstruction, "find_spec", lambda name: None)
     result = bench_reconstruction("mf-w720/32x1@8:32")
-    assert "left out" in result["peer"]
-    assert "time_over_peer" not in result
+    assert "left out" in result["baseline"]
+    assert "time_over_baseline" not in result
     stations = result["stations"]
     for name in ("encode", "propagate", "decode", "all"):
         assert (
@@ -27,4 +27,4 @@ def test_the_flops_of_propagation_are_the_formula_s(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(reconstruction, "REPEATS", 1)
     result = bench_reconstruction("waves/32x1@8:32", quick=True)
     assert result["stations"]["propagate"]["gflop"] == pytest.approx(4 * 32**2 * (8 * 8 - 1) / 1e9, rel=0.15)
-    assert "peer" not in result
+    assert "baseline" not in result

@@ -31,7 +31,7 @@ FEW = ["--split", "all", "--limit", "1"]
 
 WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they write
     "calibrate": (["MODEL", "INPUT", "--tiles", "32", "-o", "OUT/x.safetensors"], "x.safetensors"),
-    "compare": (["INPUT", "--peers", "PEER", "--workers", "1", "--cache", "CACHE", "-o", "OUT/x.json"], "x.json"),
+    "compare": (["INPUT", "--methods", "METHOD", "--workers", "1", "--cache", "CACHE", "-o", "OUT/x.json"], "x.json"),
     "compress": (["INPUT", "--model", "CODEC", "-o", "OUT/x.finola"], "x.finola"),
     "curvature": (["INPUT", "-m", "MODEL", "-o", "OUT/x.png"], "x.png"),
     "decompress": (["COMPRESSED", "--model", "CODEC", "-o", "OUT/x.png"], "x.png"),
@@ -62,7 +62,7 @@ READS = {  # verbs that write no file
 }
 WITHOUT_INPUT = {"app"}
 NO_MODEL = {"MODEL": "no-such-model", "DETECTOR": "no-such-model", "SEGMENTER": "no-such-model"}
-NO_MODEL |= {"CODEC": "no-such-model", "PEER": "no-such-peer", "SIDE": "1"}
+NO_MODEL |= {"CODEC": "no-such-model", "METHOD": "no-such-method", "SIDE": "1"}
 
 
 def verbs(
@@ -96,7 +96,7 @@ def inputs(tmp_path_factory) -> dict[str, str]:
     return {key: str(folder / name) for key, name in names.items()} | {
         "MODEL": WAVES,
         "CODEC": "waves512",
-        "PEER": "dct:1",
+        "METHOD": "dct:1",
         "SIDE": "16",
     }
 

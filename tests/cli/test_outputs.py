@@ -47,7 +47,7 @@ def test_original_next_to_a_compressed_photo_is_kept(tmp_path, monkeypatch, caps
         ["reconstruct", "a.png", "-o", "new.png"],
         ["reconstruct", "a.png", "a-beside-original.png", "--side-by-side", "-o", "new"],
         ["evaluate", WAVES, "a.png", "-o", "new.json"],
-        ["compare", "a.png", "--peers", "dct:1", "--plot", "new.png", "--sheet", "./new.png"],
+        ["compare", "a.png", "--methods", "dct:1", "--plot", "new.png", "--sheet", "./new.png"],
     ],
     ids=" ".join,
 )

@@ -82,7 +82,7 @@ def test_plot_is_written(capsys, tmp_path):
         (["no-such-model"], "no-such-model"),
         ([MODEL, "--images", "/no/such/folder"], "/no/such/folder"),
         ([MODEL, "--images", "skimage:nobody"], "nobody"),
-        ([MODEL, "--plot", "waves.doc"], "end its name with one of"),
+        ([MODEL, "--plot", "waves.doc"], "waves.doc"),
         ([MODEL, "--plot", "/no/such/folder/waves.png"], "no folder"),
         ([MODEL, "--limit", "0"], "--limit is 0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import torch
 
 from finola.cli import main
 from finola.compare import runner
-from finola.compare.bjontegaard import bd_psnr, bd_rate
+from finola.compare.bjontegaard import bd_psnr, bd_rate, common_rates
 from finola.compare.methods import build_method
-from finola.compare.report import quoted
+from finola.compare.report import deltas, fixed_length, label, quoted
 from finola.compare.runner import Photos
 from finola.errors import InputError
 from finola.image_io import save_photo
@@ -48,9 +49,9 @@ def means(result: dict[str, object]) -> dict[str, tuple[object, ...]]:
 
 
 def test_metrics_are_correct_and_independent_of_workers(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore
-    one = compare(folder, "--peers", *METHODS, "--workers", "1")
+    one = compare(folder, "--methods", *METHODS, "--workers", "1")
     (tmp_path / "cache").rename(tmp_path / "old")
-    two = compare(folder, "--peers", *METHODS, "--workers", "2")
+    two = compare(folder, "--methods", *METHODS, "--workers", "2")
     for word, (*quality, latents, bpp) in means(two).items():
         assert (latents, bpp) == means(one)[word][2:]
         # A worker has one thread, so float32 sums over thousands of pixels may have another order: about 1e-6.
@@ -64,20 +65,20 @@ def test_metrics_are_correct_and_independent_of_workers(folder: Path, tmp_path: 
 
 
 def test_second_run_uses_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore
-    first = compare(folder, "--peers", "dct:1", "dct:3", "--workers", "1")
+    first = compare(folder, "--methods", "dct:1", "dct:3", "--workers", "1")
     monkeypatch.setattr(runner, "rows_of", lambda *_: pytest.fail("measured again"))
-    assert means(compare(folder, "--peers", "dct:1", "dct:3", "--workers", "1")) == means(first)
+    assert means(compare(folder, "--methods", "dct:1", "dct:3", "--workers", "1")) == means(first)
 
 
 def test_interrupted_run_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore
-    whole = means(compare(folder, "--peers", "dct:1", "--workers", "1"))
+    whole = means(compare(folder, "--methods", "dct:1", "--workers", "1"))
     cached = next((folder.parent / "cache").glob("*.jsonl"))
     lines = cached.read_text().splitlines(keepends=True)
     cached.write_text(lines[0] + lines[1][: len(lines[1]) // 2])  # as if killed while writing the second line
     measured = []
     rows_of = runner.rows_of
     monkeypatch.setattr(runner, "rows_of", lambda image, methods: measured.append(1) or rows_of(image, methods))
-    assert means(compare(folder, "--peers", "dct:1", "--workers", "1")) == whole
+    assert means(compare(folder, "--methods", "dct:1", "--workers", "1")) == whole
     assert len(measured) == 2
 
 
@@ -90,12 +91,13 @@ def test_all_default_methods_on_a_folder(folder: Path, capsys) -> None:  # type:
     words = set(means(result))
     assert {"dct:10", "dwt:ll", "dtcwt:scale2", "jpeg:8", "jpeg@0.9", "waves/16x1@8:32", "klt64:1", "klt64:2"} <= words
     assert (out / "plot.png").stat().st_size > 5000 and (out / "sheet.png").stat().st_size > 1000
-    assert result["against_jpeg"]["jpeg-progressive"]["bd_psnr_db"] is not None  # type: ignore
+    low, high = result["against_jpeg"]["jpeg-progressive"]["rates"]  # type: ignore
+    assert 0 < low < high
 
 
 def test_photo_files_and_printed_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photo = str(next((folder / "test").iterdir()))
-    assert main(["compare", photo, "--peers", "dct:1", "jpeg@2", "--cache", str(folder.parent / "c")]) == 0
+    assert main(["compare", photo, "--methods", "dct:1", "jpeg@2", "--cache", str(folder.parent / "c")]) == 0
     shown = capsys.readouterr().out
     assert "DCT, first 1" in shown and "20.6" in shown and "quoted" in shown
 
@@ -103,10 +105,10 @@ def test_photo_files_and_printed_table(folder: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "values"),
     [
-        (["--peers", "dctt:3"], ["dctt:3", "dct"]),
-        (["--peers", "dct:x"], ["dct:x", "'x'"]),
-        (["--peers", "klt48:3"], ["klt48:3", "256"]),
-        (["--peers", "vae:nowhere"], ["nowhere"]),
+        (["--methods", "dctt:3"], ["dctt:3", "dct"]),
+        (["--methods", "dct:x"], ["dct:x", "'x'"]),
+        (["--methods", "klt48:3"], ["klt48:3", "256"]),
+        (["--methods", "vae:nowhere"], ["nowhere"]),
         (["--plot", "no/such/folder.png"], [str(Path("no/such"))]),
     ],
 )
@@ -133,6 +135,36 @@ def test_bjontegaard_is_zero_against_itself_and_antisymmetric() -> None:
     assert bd_rate(curve, [(10.0, 50.0), (20.0, 52.0)]) is None
     with pytest.raises(InputError):
         bd_psnr(curve, [(0.1, 20.0)])
+
+
+def test_deltas_are_given_only_for_a_long_common_range_of_rates() -> None:
+    jpeg = [[0.1, 24.0], [0.2, 26.0], [0.4, 28.5], [0.8, 31.0]]
+    better = [[rate, quality + 1] for rate, quality in jpeg]
+    short = [[0.01, 20.0], [0.1, 25.0], [0.29, 28.0]]
+    result = deltas({"jpeg": jpeg, "better": better, "short": short, "apart": [[2.0, 40.0], [3.0, 42.0]]})
+    assert result["better"]["rates"] == [0.1, 0.8] and result["better"]["bd_psnr_db"] == pytest.approx(1)
+    assert result["short"] == {"rates": [0.1, 0.29], "bd_rate_percent": None, "bd_psnr_db": None}
+    assert result["apart"] == {"rates": None, "bd_rate_percent": None, "bd_psnr_db": None}
+    assert common_rates(jpeg, short) == common_rates(short, jpeg) == (0.1, 0.29)  # type: ignore[arg-type]
+
+
+def test_plain_codes_are_listed_beside_the_nearest_jpeg_files() -> None:
+    rates = {"jpeg:5": 0.1, "jpeg:8": 0.2, "jpeg:15": 0.4, "finola-paper:4": 0.3, "webp:5": 0.25}
+    rows = fixed_length([{"word": word, "bpp": rate} for word, rate in rates.items()])
+    assert [row["word"] for row in rows] == ["jpeg:8", "finola-paper:4", "jpeg:15"]
+    assert fixed_length([{"word": "jpeg:5", "bpp": 0.1}]) == []
+
+
+def test_page_is_generated_from_the_stored_results() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    specification = importlib.util.spec_from_file_location("compare_page", docs / "compare.py")
+    page = importlib.util.module_from_spec(specification)  # type: ignore[arg-type]
+    specification.loader.exec_module(page)  # type: ignore[union-attr]
+    results = page.load()
+    assert (docs / "compare.md").read_text(encoding="utf-8") == page.page(results)
+    for result in results.values():
+        assert result["against_jpeg"] == deltas(result["curves"])
+        assert all(method["label"] == label(method["word"]) for method in result["methods"])
 
 
 def test_quoted_results_name_existing_methods() -> None:

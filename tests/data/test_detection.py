@@ -24,9 +24,9 @@ from finola.data.detection import (
     move_mask,
 )
 from finola.data.loader import make_loader
-from finola.data.transforms import draw
+from finola.data.transforms import render_views
 from finola.errors import CorruptFileError, InputError
-from finola.evaluation.average_precision import ground_truth
+from finola.evaluation.detection import ground_truth
 
 SIZE = (90, 120)
 
@@ -64,7 +64,7 @@ def test_boxes_and_masks_match_the_view_within_half_a_pixel(box, seed, transform
     height, width = view.size
     moved = move_boxes(torch.tensor([box]).float(), view)
     clipped = torch.minimum(moved.clamp(min=0), torch.tensor([width, height] * 2))[0]
-    drawn = draw(Image.fromarray(photo), [view])[0, 0].float() / 255
+    drawn = render_views(Image.fromarray(photo), [view])[0, 0].float() / 255
     if min(clipped[2:] - clipped[:2]) < 4:  # too little of it is left to be measured
         return
     assert bright(drawn) == pytest.approx(clipped.tolist(), abs=0.5)

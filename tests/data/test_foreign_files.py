@@ -23,7 +23,7 @@ from finola.data import open_data
 from finola.data.coco import open_coco
 from finola.data.detection import Fit, ObjectDataset
 from finola.errors import CorruptFileError, InputError
-from finola.evaluation.average_precision import ground_truth
+from finola.evaluation.detection import ground_truth
 
 
 def png(level: int = 9) -> bytes:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from finola.data import CentreCrop, RandomCrop, RandomResizedCrop, Whole
 from finola.data.sampler import generator
-from finola.data.transforms import draw
+from finola.data.transforms import render_views
 from finola.errors import InputError
 from finola.image_io import open_photo, pixels, read_photo, save_photo, shown_size, to_rgb, to_uint8
 
@@ -51,12 +51,12 @@ def test_random_resized_crop_covers_its_ranges() -> None:
 def test_crops_have_the_pixels_of_the_photo() -> None:
     photo = to_rgb(open_photo("skimage:chelsea"))
     whole = pixels(photo)
-    assert torch.equal(draw(photo, [Whole().view(shown_size(photo), generator(0, 0, 0))])[0], whole)
+    assert torch.equal(render_views(photo, [Whole().view(shown_size(photo), generator(0, 0, 0))])[0], whole)
     view = RandomCrop(64, flip=True).view(shown_size(photo), generator(4, 0, 0))
     left, top, right, bottom = (int(side) for side in view.box)
-    assert torch.equal(draw(photo, [view._replace(flip=False)])[0], whole[:, top:bottom, left:right])
-    assert torch.equal(draw(photo, [view._replace(flip=True)])[0], whole[:, top:bottom, left:right].flip(-1))
-    centre = draw(photo, [CentreCrop(300).view(shown_size(photo), generator(0, 0, 0))])[0]
+    assert torch.equal(render_views(photo, [view._replace(flip=False)])[0], whole[:, top:bottom, left:right])
+    assert torch.equal(render_views(photo, [view._replace(flip=True)])[0], whole[:, top:bottom, left:right].flip(-1))
+    centre = render_views(photo, [CentreCrop(300).view(shown_size(photo), generator(0, 0, 0))])[0]
     assert torch.equal(centre, whole[:, :, 75:375])
 
 
@@ -71,20 +71,20 @@ def test_jpeg_decoded_at_reduced_size_gives_the_same_view(orientation: int, widt
     for index in range(4):
         view = RandomResizedCrop(64, scale=(0.2, 1)).view(size, generator(0, 0, index))
         opened = open_photo(file.getvalue())
-        small = draw(opened, [view])
+        small = render_views(opened, [view])
         assert opened.size[0] <= width / 2  # it was decoded at half size or less
-        full = draw(to_rgb(open_photo(file.getvalue())), [view])
+        full = render_views(to_rgb(open_photo(file.getvalue())), [view])
         assert (small.float() - full.float()).square().mean().sqrt() < 6
     opened = open_photo(file.getvalue())
-    exact = draw(opened, [CentreCrop(64).view(size, generator(0, 0, 0))])
+    exact = render_views(opened, [CentreCrop(64).view(size, generator(0, 0, 0))])
     assert opened.size == (width, height)
-    assert torch.equal(exact, draw(to_rgb(opened), [CentreCrop(64).view(size, generator(0, 0, 0))]))
+    assert torch.equal(exact, render_views(to_rgb(opened), [CentreCrop(64).view(size, generator(0, 0, 0))]))
 
 
 def test_small_photos_are_enlarged() -> None:
     photo = Image.new("RGB", (10, 30), (200, 100, 50))
     for transform in (RandomCrop(64), CentreCrop(64), RandomResizedCrop(64), CentreCrop(64, resize=80)):
-        image = draw(photo, [transform.view((30, 10), generator(0, 0, 0))])
+        image = render_views(photo, [transform.view((30, 10), generator(0, 0, 0))])
         assert image.shape == (1, 3, 64, 64) and image.amax((0, 2, 3)).tolist() == [200, 100, 50]
 
 
@@ -99,4 +99,4 @@ def test_saved_and_centre_cropped_photo_is_unchanged(tmp_path: object) -> None:
     image = to_uint8(read_photo("skimage:coffee"))[:, :256, :256]
     path = save_photo(image, f"{tmp_path}/a.png")
     opened = open_photo(path)
-    assert torch.equal(draw(opened, [CentreCrop(256).view(shown_size(opened), generator(0, 0, 0))])[0], image)
+    assert torch.equal(render_views(opened, [CentreCrop(256).view(shown_size(opened), generator(0, 0, 0))])[0], image)

@@ -16,8 +16,8 @@ def test_every_column_of_the_table_gives_pixels(cell):
         assert UpsamplingDecoder(64, cell)(torch.empty(2, 64, 3, 5)).shape == (2, 3, 3 * cell, 5 * cell)
 
 
-def test_the_columns_differ_as_the_table_says():
-    """Column 8² has one res-conv and one up-conv of 512 more than column 16²: 27·512² weights (FACTS §4)."""
+def test_columns_differ_by_the_blocks_of_the_table():
+    """Column 8² has one res-conv and one up-conv of 512 more than column 16²: 27·512² weights."""
     with torch.device("meta"):
         convolutions = {
             cell: sum(p.numel() for p in UpsamplingDecoder(512, cell).parameters() if p.ndim == 4) for cell in (32, 16)

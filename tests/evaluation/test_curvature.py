@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from finola.autoencoder import Autoencoder
-from finola.evaluation.curvature import Curved, curvature, feature_map, peaks, sharpness
+from finola.evaluation.curvature import CurvatureMap, curvature, feature_map, load_model, peak_curvature, peaks
+from finola.heads import Classifier
 from finola.masked import MaskedFinola
 from finola.plotting.curvature import plot_curvature
 
@@ -14,14 +15,14 @@ def grid(side: int = 41) -> tuple[torch.Tensor, torch.Tensor]:
     return axis[None, :].expand(side, side), axis[:, None].expand(side, side)
 
 
-def test_a_sphere_has_the_same_curvature_everywhere():
+def test_a_sphere_has_constant_curvature():
     x, y = grid()
     radius = 60.0
     kappa = curvature((radius**2 - x**2 - y**2).sqrt())
     assert torch.allclose(kappa, torch.full_like(kappa, 1 / radius**2), rtol=2e-3)
 
 
-def test_planes_and_cylinders_have_none():
+def test_planes_and_cylinders_have_zero_curvature():
     x, y = grid()
     assert float(curvature(0.3 * x - 2 * y + 5).abs().max()) < 1e-12
     for cylinder in ((900 - x**2).sqrt(), (900 - y**2).sqrt(), 0.02 * (x + y) ** 2):
@@ -29,7 +30,7 @@ def test_planes_and_cylinders_have_none():
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_saddle_is_negative_as_its_formula_says(turned):
+def test_curvature_of_a_saddle_equals_the_closed_form(turned):
     """z = a·x·y, or turned by 45° a·(x² − y²)/2: κ = −a²/(1 + a²(x² + y²))². Differences are exact on both."""
     x, y = grid()
     a = 0.1
@@ -38,7 +39,7 @@ def test_a_saddle_is_negative_as_its_formula_says(turned):
     assert torch.allclose(curvature(z), expected[1:-1, 1:-1], rtol=1e-10)
 
 
-def test_curvature_belongs_to_the_surface_not_to_how_it_lies():
+def test_curvature_is_invariant_to_offset_sign_and_reflection():
     z = torch.randn(5, 9, 12, dtype=torch.float64)
     kappa = curvature(z)
     assert kappa.shape == (5, 7, 10)
@@ -50,21 +51,21 @@ def test_curvature_belongs_to_the_surface_not_to_how_it_lies():
 def test_channels_are_ranked_by_the_rms_of_their_peaks():
     x, y = grid(9)
     bowl, saddle, plane = 0.5 * (x**2 + y**2), 0.5 * x * y, x
-    one = Curved.measure("made", torch.stack([plane, saddle, bowl]))
+    one = CurvatureMap.of("made", torch.stack([plane, saddle, bowl]))
     positive, negative = peaks(one.kappa)
     assert positive.tolist() == pytest.approx([0, 0, 1]) and negative.tolist() == pytest.approx([0, -0.25, 0])
-    assert sharpness(one.kappa).tolist() == pytest.approx([0, 0.25 / 2**0.5, 1 / 2**0.5])
+    assert peak_curvature(one.kappa).tolist() == pytest.approx([0, 0.25 / 2**0.5, 1 / 2**0.5])
     assert one.order.tolist() == [2, 1, 0]
-    assert [row["channel"] for row in one.numbers(count=2)["sharpest"]] == [2, 1]
+    assert [row["channel"] for row in one.summary(count=2)["most_curved"]] == [2, 1]
 
 
-def test_a_surface_without_an_inside_is_refused():
-    with pytest.raises(ValueError, match="at least 3"):
+def test_a_map_smaller_than_3x3_raises():
+    with pytest.raises(ValueError, match=r"\(1, 2, 8\)"):
         curvature(torch.zeros(1, 2, 8))
 
 
 @pytest.mark.parametrize("variant", ["e", "b"])
-def test_masked_models_have_the_maps_of_the_others(variant):
+def test_maps_of_masked_models_have_the_shapes_of_plain_ones(variant):
     masked = MaskedFinola("mf-w720/8x1@4:64+patch", variant).eval()
     plain = Autoencoder("mf-w720/8x1@4:64").eval()
     image = torch.rand(3, 64, 64)
@@ -72,7 +73,7 @@ def test_masked_models_have_the_maps_of_the_others(variant):
     assert feature_map(masked, image, "encoder").shape == feature_map(plain, image, "encoder").shape
 
 
-def test_the_grown_map_of_a_masked_model_sees_the_middle_alone():
+def test_the_propagated_map_of_a_masked_model_depends_on_the_centre_block_only():
     masked = MaskedFinola("mf-w720/8x1@4:64+patch", "b").eval()
     image = torch.rand(3, 64, 64)
     other = image.clone()
@@ -82,12 +83,28 @@ def test_the_grown_map_of_a_masked_model_sees_the_middle_alone():
 
 
 def test_a_wave_model_has_no_encoder_map():
-    with pytest.raises(ValueError, match="look at z"):
+    with pytest.raises(ValueError, match="waves/16x1@4:16"):
         feature_map(Autoencoder("waves/16x1@4:16"), torch.rand(3, 16, 16), "encoder")
 
 
-def test_the_figure_names_both_models():
-    found = [Curved.measure(name, torch.randn(6, 5, 5)) for name in ("one", "two")]
+def test_any_encoder_has_a_curvature(tmp_path):
+    Classifier("test_resnet", "lin", ["a", "b"]).save_pretrained(tmp_path / "classifier")
+    encoders = [load_model("test_resnet"), load_model(str(tmp_path / "classifier"))]
+    for encoder in encoders:
+        z = feature_map(encoder, torch.rand(3, 64, 96), "encoder")
+        assert z.shape == (encoder.channels, 4, 6) and CurvatureMap.of("encoder", z).kappa.isfinite().all()
+        with pytest.raises(ValueError, match="no map z"):
+            feature_map(encoder, torch.rand(3, 64, 96))
+
+
+def test_models_are_loaded_with_their_recurrence(tmp_path):
+    MaskedFinola("mf-w720/8x1@4:64+patch", "b").save_pretrained(tmp_path / "masked")
+    assert isinstance(load_model(str(tmp_path / "masked")), MaskedFinola)
+    assert isinstance(load_model("waves/16x1@4:16"), Autoencoder)
+
+
+def test_the_legend_names_both_models():
+    found = [CurvatureMap.of(name, torch.randn(6, 5, 5)) for name in ("one", "two")]
     figure = plot_curvature(found, torch.rand(3, 8, 8), "title")
     legend = [text.get_text() for axes in figure.axes if axes.get_legend() for text in axes.get_legend().get_texts()]
     assert legend == ["one", "two"] and len(figure.axes) == 2 + 2 * 4

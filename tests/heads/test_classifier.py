@@ -71,8 +71,8 @@ def test_an_unknown_head_raises():
         Classifier("test_resnet", "lin", 2, 64),
         Classifier("test_resnet", "lin", 2, 64).eval().rank,
         Detector("test_resnet", classes=["a"], size=(64, 64)),
-        Detector("test_resnet", classes=["a"], size=(64, 64)).find,
-        Segmenter("test_resnet", classes=["a"], size=(64, 64)).eval().find,
+        Detector("test_resnet", classes=["a"], size=(64, 64)).detect,
+        Segmenter("test_resnet", classes=["a"], size=(64, 64)).eval().detect,
         lambda images: Segmenter("test_resnet", classes=["a"]).losses(images, None, []),
     ],
 )

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finola.heads.criterion import CLASS, GIOU, L1, NO_OBJECT, costs, match, set_losses, to_centres, to_corners
+from finola.heads.criterion import CLASS, GIOU, L1, NO_OBJECT, costs, detection_losses, match
+from finola.heads.detector import normalise_boxes, to_detections
 from finola.heads.mf_decoder import Predictions
 
 CLASSES = 3
@@ -34,9 +35,9 @@ def softmax(values: list[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-def cost(logits: list[float], found: list[float], label: int, true: list[float]) -> float:
-    far = sum(abs(a - b) for a, b in zip(found, true, strict=True))
-    return -CLASS * softmax(logits)[label] + L1 * far - GIOU * giou(found, true)
+def cost(logits: list[float], predicted: list[float], label: int, true: list[float]) -> float:
+    far = sum(abs(a - b) for a, b in zip(predicted, true, strict=True))
+    return -CLASS * softmax(logits)[label] + L1 * far - GIOU * giou(predicted, true)
 
 
 @st.composite
@@ -79,7 +80,7 @@ def test_no_assignment_is_cheaper(scene):
 def test_the_loss_is_the_sum_of_its_terms(first, second):
     pair = [as_tensors(scene) for scene in (first, second)]
     predictions = Predictions(torch.stack([p[0] for p in pair])[None], torch.stack([p[1] for p in pair])[None])
-    found = set_losses(predictions, [p[2] for p in pair])
+    predicted = detection_losses(predictions, [p[2] for p in pair])
     objects = max(1, len(first[2]) + len(second[2]))
     entropy = weights = l1 = apart = 0.0
     for scene in (first, second):
@@ -95,29 +96,33 @@ def test_the_loss_is_the_sum_of_its_terms(first, second):
                 l1 += sum(abs(a - b) for a, b in zip(boxes[query], true[number], strict=True))
                 apart += 1 - giou(boxes[query], true[number])
     expected = {"class": CLASS * entropy / weights, "l1": L1 * l1 / objects, "giou": GIOU * apart / objects}
-    assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, abs=1e-4)
+    assert {name: float(value) for name, value in predicted.items()} == pytest.approx(expected, abs=1e-4)
 
 
 @given(box, box)
 def test_giou_is_torchvision_s(first, second):
-    from torchvision.ops import generalized_box_iou
+    from torchvision.ops import box_convert, generalized_box_iou
 
-    corners = [to_corners(torch.tensor([values], dtype=torch.float64)) for values in (first, second)]
+    boxes = [torch.tensor([values], dtype=torch.float64) for values in (first, second)]
+    corners = [box_convert(given, "cxcywh", "xyxy") for given in boxes]
     assert giou(list(first), list(second)) == pytest.approx(float(generalized_box_iou(*corners)), abs=1e-6)
 
 
 @given(box)
-def test_corners_and_centres_are_inverse(values):
-    boxes = torch.tensor([values], dtype=torch.float64)
-    assert torch.allclose(to_centres(to_corners(boxes)), boxes)
+def test_predicting_the_target_returns_its_box_in_pixels(values):
+    left, top, width, height = values
+    boxes = torch.tensor([[40 * left, 30 * top, 40 * (left + (1 - left) * width), 30 * (top + (1 - top) * height)]])
+    [target] = normalise_boxes([{"labels": torch.tensor([0]), "boxes": boxes}], [(30, 40)])
+    [detections] = to_detections(Predictions(torch.zeros(1, 1, 1, 2), target["boxes"][None, None]), [(30, 40)])
+    assert torch.allclose(detections.boxes, boxes, atol=1e-4)
 
 
 def test_losses_are_summed_over_blocks():
     torch.manual_seed(0)
     logits, boxes = torch.randn(3, 2, 5, 4), torch.rand(3, 2, 5, 4)
     targets = [{"labels": torch.tensor([1, 2]), "boxes": torch.rand(2, 4)}] * 2
-    whole = set_losses(Predictions(logits, boxes), targets)
-    parts = [set_losses(Predictions(logits[n : n + 1], boxes[n : n + 1]), targets) for n in range(3)]
+    whole = detection_losses(Predictions(logits, boxes), targets)
+    parts = [detection_losses(Predictions(logits[n : n + 1], boxes[n : n + 1]), targets) for n in range(3)]
     for name, value in whole.items():
         assert torch.allclose(value, sum(part[name] for part in parts))
 
@@ -125,7 +130,7 @@ def test_losses_are_summed_over_blocks():
 def test_images_without_objects_train_the_no_object_class():
     logits, boxes = torch.zeros(1, 2, 5, 4, requires_grad=True), torch.rand(1, 2, 5, 4, requires_grad=True)
     nothing = {"labels": torch.zeros(0, dtype=torch.int64), "boxes": torch.zeros(0, 4)}
-    losses = set_losses(Predictions(logits, boxes), [nothing, nothing])
+    losses = detection_losses(Predictions(logits, boxes), [nothing, nothing])
     sum(losses.values()).backward()
     assert losses["l1"].item() == losses["giou"].item() == 0
     assert (logits.grad[..., -1] < 0).all() and (logits.grad[..., :-1] > 0).all()
@@ -140,4 +145,4 @@ def test_more_objects_than_queries_use_every_query():
 def test_values_that_are_not_finite_reach_the_loss_but_not_the_solver():
     logits, boxes = torch.full((1, 1, 2, 4), float("nan")), torch.rand(1, 1, 2, 4)
     target = {"labels": torch.tensor([0]), "boxes": torch.rand(1, 4)}
-    assert not torch.stack(list(set_losses(Predictions(logits, boxes), [target]).values())).sum().isfinite()
+    assert not torch.stack(list(detection_losses(Predictions(logits, boxes), [target]).values())).sum().isfinite()

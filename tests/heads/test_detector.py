@@ -65,9 +65,13 @@ def test_padding_is_not_attended_to():
 def test_boxes_are_relative_to_the_image_without_padding():
     model = small().eval()
     images, sizes = letterbox([torch.rand(3, 40, 96), torch.rand(3, 64, 50)])
-    for found, (height, width) in zip(model.find(images, sizes), sizes.tolist(), strict=True):
-        assert (found.boxes[:, 2] <= width).all() and (found.boxes[:, 3] <= height).all() and (found.boxes >= 0).all()
-        assert (found.scores.diff() <= 0).all() and set(found.labels.tolist()) <= {0, 1}
+    for detections, (height, width) in zip(model.detect(images, sizes), sizes.tolist(), strict=True):
+        assert (
+            (detections.boxes[:, 2] <= width).all()
+            and (detections.boxes[:, 3] <= height).all()
+            and (detections.boxes >= 0).all()
+        )
+        assert (detections.scores.diff() <= 0).all() and set(detections.labels.tolist()) <= {0, 1}
 
 
 def test_a_frozen_encoder_is_fixed_and_batch_norm_statistics_are_never_updated():

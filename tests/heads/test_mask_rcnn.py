@@ -40,10 +40,10 @@ def test_masks_have_the_size_of_the_image_without_padding():
     model = small().eval()
     model.head.regions.score_thresh = 0.0
     sizes = torch.tensor([[50, 70]])
-    [found] = model.find(torch.rand(1, 3, 64, 96), sizes)
-    assert len(found.labels) and found.masks.shape == (len(found.labels), 50, 70)
-    assert set(found.labels.tolist()) <= {0, 1}
-    assert (found.boxes[:, 2] <= 70).all() and (found.boxes[:, 3] <= 50).all()
+    [detections] = model.detect(torch.rand(1, 3, 64, 96), sizes)
+    assert len(detections.labels) and detections.masks.shape == (len(detections.labels), 50, 70)
+    assert set(detections.labels.tolist()) <= {0, 1}
+    assert (detections.boxes[:, 2] <= 70).all() and (detections.boxes[:, 3] <= 50).all()
 
 
 def test_a_segmenter_is_saved_and_loaded(tmp_path):

@@ -247,7 +247,7 @@ def test_wave_initialised_float32_matrices_are_solved_without_their_basis() -> N
     assert_decoupled(found["right-down"], 1e-4)
 
 
-def test_a_grown_map_is_a_sum_of_waves_along_each_order() -> None:
+def test_a_propagated_map_is_a_sum_of_waves_along_each_order() -> None:
     transition = NormLinear(16).double()
     found = waves(transition)
     with torch.no_grad():

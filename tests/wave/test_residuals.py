@@ -13,7 +13,7 @@ from finola.transitions import NormLinear, UnitSpeeds
 from finola.wave.analysis import waves
 from finola.wave.diagonalisation import QUADRANTS
 from finola.wave.initialisation import initialise_waves
-from finola.wave.residuals import ORDERS, _cond, health, measure, measure_paths
+from finola.wave.residuals import ORDERS, _cond, health, measure_paths, measure_waves
 
 
 def wave_model(name: str, dtype: torch.dtype) -> Autoencoder:
@@ -39,7 +39,7 @@ def test_wave_initialised_models_satisfy_their_equations_with_constant_sigma(
     name: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     model = wave_model(name, dtype)
-    found = measure(waves(model), photos(2, *model.config.image_size, dtype=dtype))
+    found = measure_waves(waves(model), photos(2, *model.config.image_size, dtype=dtype))
     assert found.sigma_spread <= tolerance
     assert found.sigma_max - found.sigma_min <= tolerance
     assert found.sigma_min == pytest.approx(math.sqrt(1 + EPS), rel=1e-6)
@@ -132,18 +132,18 @@ def test_undefined_speeds_have_no_residual() -> None:
     A[:, 4:] = B[:, 4:] = 0  # a singular pencil
     found = measure_paths(waves(Coefficients(A, B, A, B)), torch.randn(1, 1, 8, dtype=torch.float64), (4, 4))
     assert math.isnan(found.residual["mean"]) and found.shares["undefined"] > 0
-    assert found.figures()["residual"] == {"horizontal": None, "vertical": None, "mean": None}
+    assert found.to_dict()["residual"] == {"horizontal": None, "vertical": None, "mean": None}
 
 
 def test_larger_images_are_tiled_and_their_maps_joined() -> None:
     model = Autoencoder("mf-w720/16x1@8:32").eval()
-    found = measure(waves(model), [photos(1, 70, 40)[0], photos(1, 32, 32)[0]])
+    found = measure_waves(waves(model), [photos(1, 70, 40)[0], photos(1, 32, 32)[0]])
     assert found.images == 2
     assert [tuple(one.shape) for one in found.maps["mean"]] == [(21, 14), (7, 7)]
     assert found.residual_map.shape == (21, 14)
-    batch = measure(waves(model), photos(2, 32, 32))
+    batch = measure_waves(waves(model), photos(2, 32, 32))
     assert batch.residual == pytest.approx(waves(model).residual(list(photos(2, 32, 32))).residual, rel=1e-3)
-    assert "maps" not in batch.figures()
+    assert "maps" not in batch.to_dict()
 
 
 def test_measuring_does_not_change_the_model() -> None:
@@ -159,7 +159,7 @@ def test_measuring_does_not_change_the_model() -> None:
 def test_health_agrees_with_the_measurement() -> None:
     for name in ("mf-w720/16x1@4:32", "mf-w720/16x4@4:32+scatter+real"):
         model, images = Autoencoder(name).eval(), photos(3, 32, 32)
-        figures, found = health(model, images), measure(waves(model), images)
+        figures, found = health(model, images), measure_waves(waves(model), images)
         for key in ("path_inconsistency", "sigma_min", "sigma_max"):
             assert figures[key] == pytest.approx(getattr(found, key), rel=1e-4)
         assert figures["cond_B"] == pytest.approx(waves(model).cond_B, rel=1e-4)
@@ -177,13 +177,13 @@ def test_cond_of_large_matrices_is_estimated() -> None:
 def test_invalid_measurements_raise() -> None:
     model = wave_model("waves/16x1@4:16", torch.float32)
     with pytest.raises(ValueError, match="matrices"):
-        measure(waves(model.transition), photos(1, 16, 16))
+        measure_waves(waves(model.transition), photos(1, 16, 16))
     with pytest.raises(ValueError, match="got 0"):
-        measure(waves(model), [])
+        measure_waves(waves(model), [])
     with pytest.raises(ValueError, match=r"shape \(3, 16, 16\)"):
-        measure(waves(model), photos(1, 16, 16)[0])
+        measure_waves(waves(model), photos(1, 16, 16)[0])
     with pytest.raises(ValueError, match=r"norm\+linear"):
-        measure(waves(Autoencoder("mf-w720/8x1@8:32+linear")), photos(1, 32, 32))
+        measure_waves(waves(Autoencoder("mf-w720/8x1@8:32+linear")), photos(1, 32, 32))
     with pytest.raises(ValueError, match="5"):
         measure_paths(waves(model), torch.randn(1, 1, 5), (4, 4))
 

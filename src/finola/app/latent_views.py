@@ -9,7 +9,7 @@ from torch import Tensor
 
 from finola.app.models import Opened, statistics
 from finola.app.photos import Photo, fitted, shrunk
-from finola.evaluation.latent import draw, encode, fade, mix, project
+from finola.evaluation.latent import decode, encode, fade, interpolate, project
 from finola.image_io import to_uint8
 
 SIDE = 512  # pixels: small enough for interactive updates
@@ -19,14 +19,14 @@ FRAMES, SECONDS = 24, 3.0
 def faded(photo: Photo, opened: Opened, t: float) -> Tensor:
     """Decode (1 − t)·q + t·q̄: the photo at t = 0, the mean at 1, the mirror 2q̄ − q at 2. Returns uint8 (3, h, w)."""
     q, grid, size = encode(opened.model, shrunk(photo.pixels, SIDE)[None])
-    return to_uint8(draw(opened.model, fade(q, statistics(opened.name)[0], t), grid, size)[0])
+    return to_uint8(decode(opened.model, fade(q, statistics(opened.name)[0], t), grid, size)[0])
 
 
 def projected(photo: Photo, opened: Opened, k: int) -> Tensor:
     """Decode the projection of q onto the first k principal components: uint8 (3, h, w)."""
     q, grid, size = encode(opened.model, shrunk(photo.pixels, SIDE)[None])
     known = statistics(opened.name)[0]
-    return to_uint8(draw(opened.model, project(q, known, min(k, len(known.components))), grid, size)[0])
+    return to_uint8(decode(opened.model, project(q, known, min(k, len(known.components))), grid, size)[0])
 
 
 def mixed(photo: Photo, other: Photo, opened: Opened, t: float) -> Tensor:
@@ -34,13 +34,13 @@ def mixed(photo: Photo, other: Photo, opened: Opened, t: float) -> Tensor:
     first = shrunk(photo.pixels, SIDE)
     second = fitted(other.pixels, (first.shape[-2], first.shape[-1]))
     q, grid, size = encode(opened.model, first[None])
-    return to_uint8(draw(opened.model, mix(q, encode(opened.model, second[None]).q, t), grid, size)[0])
+    return to_uint8(decode(opened.model, interpolate(q, encode(opened.model, second[None]).q, t), grid, size)[0])
 
 
 def film(photo: Photo, opened: Opened) -> bytes:
     """Animate the propagation of the photo, as WebP."""
-    from finola.plotting.animation import frames, save
+    from finola.plotting.animation import propagation_frames, save_animation
 
     with tempfile.TemporaryDirectory(prefix="finola-") as folder:
-        drawn = frames(opened.model, shrunk(photo.pixels, SIDE)[None].float() / 255, count=FRAMES)
-        return save(drawn, Path(folder) / "growing.webp", seconds=SECONDS).read_bytes()
+        drawn = propagation_frames(opened.model, shrunk(photo.pixels, SIDE)[None].float() / 255, count=FRAMES)
+        return save_animation(drawn, Path(folder) / "growing.webp", seconds=SECONDS).read_bytes()

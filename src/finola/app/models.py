@@ -91,10 +91,10 @@ def statistics(name: str) -> tuple[Statistics, str]:
 
 @cache
 def _statistics(name: str) -> tuple[Statistics, str]:
-    from finola.evaluation.latent import Statistics, fit, kept_with
+    from finola.evaluation.latent import Statistics, fit, stored_statistics
 
     model = open_model(name).model
-    if path := kept_with(name):
+    if path := stored_statistics(name):
         found = Statistics.load(path, model)
         return found, f"The mean and components are stored with {name}, computed on {found.count:,} images."
     found = fit(model, _crops(model.config.image_size))

@@ -52,6 +52,7 @@ FORMATS = {
     "webp": Format("WEBP", _by_quality(method=6), (1, 2, 5, 15, 40, 75), 100, _pillow_has("webp")),
     # With one thread, the bytes of the file do not depend on the number of cores.
     "avif": Format("AVIF", _by_quality(speed=6, max_threads=1), (10, 25, 60), 100, _pillow_has("avif")),
+    "avif-speed2": Format("AVIF", _by_quality(speed=2, max_threads=1), (10, 25, 60), 100, _pillow_has("avif")),
     "jxl": Format("JXL", _by_quality(), (5, 10, 25, 50, 75), 100, _has_jpeg_xl),
 }
 

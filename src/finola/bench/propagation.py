@@ -53,7 +53,7 @@ CASES = (
 
 
 def bench_propagation(quick: bool = False) -> dict[str, Any]:
-    """Everything that `finola bench propagation` prints. `quick` leaves out the slow peers."""
+    """Everything that `finola bench propagation` prints. `quick` leaves out the slow baselines."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = [measure(case, device) for case in CASES]
     result: dict[str, Any] = {"threads": torch.get_num_threads(), "device": device.type, "rows": rows}

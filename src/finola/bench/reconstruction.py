@@ -1,4 +1,4 @@
-"""A whole reconstruction, station by station, as a share of the machine's matrix products, and beside a peer."""
+"""A whole reconstruction, stage by stage, as a share of the machine's matrix products, and relative to a baseline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finola.hub import resolve
 from finola.model_zoo import create, load
 
 REPEATS = 5
-BARS = {"share_of_gemm": 0.6, "time_over_peer": 1.0}
+BARS = {"share_of_gemm": 0.6, "time_over_baseline": 1.0}
 
 
 @torch.inference_mode()
@@ -24,7 +24,7 @@ def bench_reconstruction(
 ) -> dict[str, Any]:
     """Times of encode, propagate, decode and all of it, for one image of the model's size.
 
-    `compiled` adds `model.compile()`: its gain and what the first call costs. `quick` leaves the peer out.
+    `compiled` adds `model.compile()`: its gain and what the first call costs. `quick` leaves the baseline out.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
@@ -44,11 +44,11 @@ def bench_reconstruction(
     result: dict[str, Any] = {"model": name, "threads": torch.get_num_threads(), "device": device.type, "bars": BARS}
     if not quick:
         baseline = stable_diffusion_baseline(device)
-        result["peer"] = (
+        result["baseline"] = (
             BASELINE if baseline else f"{BASELINE} left out: install it with pip install 'finola[compare]'."
         )
         if baseline:
-            works["peer"] = lambda: baseline(images)
+            works["baseline"] = lambda: baseline(images)
     if compiled:
         faster = plain.for_inference()
         faster.compile()
@@ -56,8 +56,8 @@ def bench_reconstruction(
         works["all, compiled"] = lambda: faster(images)
     rows = config.paths * config.map_size[1]
     result["stations"] = stations = measure(works, rows, config.channels, device)
-    if "peer" in stations:
-        result["time_over_peer"] = stations["all"]["seconds"] / stations["peer"]["seconds"]
+    if "baseline" in stations:
+        result["time_over_baseline"] = stations["all"]["seconds"] / stations["baseline"]["seconds"]
     return result
 
 

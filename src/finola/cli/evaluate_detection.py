@@ -18,8 +18,7 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     from finola.data.detection import Fit, ObjectDataset
     from finola.data.discovery import open_data
     from finola.data.sources import evenly
-    from finola.evaluation.average_precision import FIGURES
-    from finola.evaluation.detection import measure
+    from finola.evaluation.detection import METRICS, evaluate_detection
     from finola.files import write_text
     from finola.model_zoo import load_detector
 
@@ -28,10 +27,12 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
     if not any(category >= 0 for category in dataset.categories):
         raise InputError(f"{source.where} has none of the classes of {args.model}. Use data with matching class names.")
-    found = measure(model, dataset, progress(range(len(dataset)), len(dataset), "evaluating", quiet=args.json))
-    results = found.pop("results")
+    metrics = evaluate_detection(
+        model, dataset, progress(range(len(dataset)), len(dataset), "evaluating", quiet=args.json)
+    )
+    results = metrics.pop("results")
     summary: dict[str, Any] = {"model": args.model, "encoder": model.encoder_name, "head": model.head_name}
-    summary |= {"data": args.data, "split": args.split} | found
+    summary |= {"data": args.data, "split": args.split} | metrics
     summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
     summary["left_out"] = dataset.left_out()
     if args.out:
@@ -42,7 +43,7 @@ def evaluate_objects(args: argparse.Namespace) -> None:
         print_json(summary)
         return
     kinds = [kind for kind in ("boxes", "masks") if kind in summary]
-    body = [(name, *(_format(summary[kind][name]) for kind in kinds)) for name in FIGURES]
+    body = [(name, *(_format(summary[kind][name]) for kind in kinds)) for name in METRICS]
     title = f"{model.encoder_name} + {model.head_name} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
     print_table(title, ["metric", *kinds], body)
     for message in filter(None, (dataset.report(), *summary["left_out"][:MAX_MESSAGES])):

@@ -69,12 +69,12 @@ def read_cropped(names: Sequence[str], size: tuple[int, int]) -> Tensor:
     import torch
 
     from finola.data import CentreCrop
-    from finola.data.transforms import draw
+    from finola.data.transforms import render_views
     from finola.image_io import open_photo, shown_size
 
     images = []
     for name in names:
         photo = open_photo(name)
         view = CentreCrop(size).view(shown_size(photo, name), np.random.default_rng(0))
-        images.append(draw(photo, [view], name))
+        images.append(render_views(photo, [view], name))
     return torch.cat(images) / 255

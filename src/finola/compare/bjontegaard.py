@@ -9,6 +9,19 @@ import numpy as np
 from finola.errors import InputError
 
 Curve = Sequence[tuple[float, float]]  # (bits per pixel, PSNR in dB)
+MIN_RATIO = 3.0
+"""Smallest ratio of the highest to the lowest common rate for which a delta is meaningful."""
+
+
+def common_rates(reference: Curve, other: Curve) -> tuple[float, float] | None:
+    """Lowest and highest rate that both curves cover, or None if they do not overlap.
+
+    >>> common_rates([(0.1, 24.0), (0.8, 31.0)], [(0.2, 25.0), (1.6, 33.0)])
+    (0.2, 0.8)
+    """
+    low = max(min(rate for rate, _ in curve) for curve in (reference, other))
+    high = min(max(rate for rate, _ in curve) for curve in (reference, other))
+    return (low, high) if low < high else None
 
 
 def bd_rate(reference: Curve, other: Curve) -> float | None:

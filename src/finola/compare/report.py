@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from finola.compare.bjontegaard import bd_psnr, bd_rate
+from finola.compare.bjontegaard import MIN_RATIO, bd_psnr, bd_rate, common_rates
 from finola.config import DEFAULT_CODEC
 
 Row = dict[str, Any]
@@ -50,8 +50,15 @@ def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
 
 
 NAMES = {"jpeg": "JPEG, optimised", "jpeg-progressive": "JPEG, progressive", "jpeg2000": "JPEG 2000", "webp": "WebP"}
-NAMES |= {"finola": f"finola ({DEFAULT_CODEC})", "finola-paper": "finola, plain bits"}
-NAMES |= {"avif": "AVIF", "jxl": "JPEG XL", "dct": "DCT, first", "dwt": "DWT,", "dtcwt": "DTCWT,"}
+NAMES |= {"finola": f"finola ({DEFAULT_CODEC})", "finola-paper": f"finola ({DEFAULT_CODEC}), bits per latent:"}
+NAMES |= {
+    "avif": "AVIF, speed 6",
+    "avif-speed2": "AVIF, speed 2",
+    "jxl": "JPEG XL",
+    "dct": "DCT, first",
+    "dwt": "DWT,",
+    "dtcwt": "DTCWT,",
+}
 BANDS = {"ll": "scale 3 LL", "scale3": "scale 3", "scale2": "scale 2", "all": "all"}
 
 
@@ -86,6 +93,17 @@ def by_rate(methods: Sequence[Row]) -> dict[str, list[Row]]:
     return {rate: sorted(table, key=lambda m: -m["psnr"]) for rate, table in sorted(tables.items())}
 
 
+def fixed_length(methods: Sequence[Row]) -> list[Row]:
+    """Methods that store a fixed number of bits per latent, and the JPEG files next to them in rate, by rate."""
+    plain = [m for m in methods if m["word"].startswith("finola-paper:")]
+    jpeg = sorted((m for m in methods if m["word"].startswith("jpeg:")), key=lambda m: m["bpp"])
+    rows = {m["word"]: m for m in plain}
+    for method in plain:
+        rows |= {m["word"]: m for m in [m for m in jpeg if m["bpp"] <= method["bpp"]][-1:]}
+        rows |= {m["word"]: m for m in [m for m in jpeg if m["bpp"] > method["bpp"]][:1]}
+    return sorted(rows.values(), key=lambda m: m["bpp"])
+
+
 def curves(methods: Sequence[Row]) -> dict[str, list[list[float]]]:
     """Rate–distortion curve of every file format: (bits per pixel, PSNR) at each of its qualities."""
     found: dict[str, list[list[float]]] = {}
@@ -107,7 +125,10 @@ def _rising(points: list[list[float]]) -> list[list[float]]:
 
 
 def deltas(found: dict[str, list[list[float]]], reference: str = "jpeg") -> dict[str, Row]:
-    """Bjøntegaard deltas of every other curve with respect to the reference."""
+    """Bjøntegaard deltas of every other curve with respect to the reference, and the rates that both curves cover.
+
+    Deltas are None if the highest common rate is less than three times the lowest.
+    """
     if reference not in found:
         return {}
     base = [(rate, quality) for rate, quality in found[reference]]
@@ -115,8 +136,11 @@ def deltas(found: dict[str, list[list[float]]], reference: str = "jpeg") -> dict
     for name, points in found.items():
         other = [(rate, quality) for rate, quality in points]
         if name != reference:
-            rate, quality = bd_rate(base, other), bd_psnr(base, other)
+            common = common_rates(base, other)
+            comparable = common is not None and common[1] >= MIN_RATIO * common[0]
+            rate, quality = (bd_rate(base, other), bd_psnr(base, other)) if comparable else (None, None)
             result[name] = {
+                "rates": None if common is None else list(common),
                 "bd_rate_percent": None if rate is None else round(rate, 2),
                 "bd_psnr_db": None if quality is None else round(quality, 3),
             }

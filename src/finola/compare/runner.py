@@ -20,7 +20,7 @@ from finola.compare.methods import build_method, identity
 from finola.data import PhotoDataset, Whole, available_cores, open_data
 from finola.errors import InputError
 from finola.image_io import is_photo, photo_name, read_photo
-from finola.metrics import figures
+from finola.metrics import quality_metrics
 
 Row = dict[str, Any]
 BATCH = 4  # reconstructions whose metrics are computed in one call
@@ -65,7 +65,7 @@ class Work(NamedTuple):
     fitted: Mapping[int, Path]
 
 
-def measure(method: Method, image: Tensor) -> tuple[Row, Tensor]:
+def run_method(method: Method, image: Tensor) -> tuple[Row, Tensor]:
     """Cost and times of one method on one image (3, H, W), and its reconstruction."""
     begin = time.perf_counter()
     code = method.encode(image)
@@ -80,9 +80,9 @@ def rows_of(image: Tensor, methods: Sequence[Method]) -> list[Row]:
     """Measure every method on one image: one row per method."""
     rows = []
     for start in range(0, len(methods), BATCH):
-        measured = [measure(method, image) for method in methods[start : start + BATCH]]
+        measured = [run_method(method, image) for method in methods[start : start + BATCH]]
         rebuilt = torch.stack([image for _, image in measured])
-        quality = figures(rebuilt, image.expand_as(rebuilt))
+        quality = quality_metrics(rebuilt, image.expand_as(rebuilt))
         rows += [row | more for (row, _), more in zip(measured, quality, strict=True)]
     return rows
 
@@ -97,14 +97,14 @@ class Cache:
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     row = json.loads(line)
-                    self.rows[row["peer"], row["photo"]] = row
+                    self.rows[row["method"], row["photo"]] = row
                 except (ValueError, KeyError, TypeError):  # an incomplete line of a run that was killed
                     continue
 
     def add(self, rows: Sequence[Row]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
-        self.rows.update({(row["peer"], row["photo"]): row for row in rows})
+        self.rows.update({(row["method"], row["photo"]): row for row in rows})
 
 
 def run(
@@ -131,7 +131,7 @@ def run(
         done += 1
         key = f"{index} {names[index]}"
         found = [
-            row | {"peer": identities[word], "photo": key, "word": word}
+            row | {"method": identities[word], "photo": key, "word": word}
             for word, row in zip(missing, rows, strict=False)
         ]
         cached.add(found)

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from finola.data.augmentation import build_augment, seeded
 from finola.data.sampler import generator
 from finola.data.sources import Source
-from finola.data.transforms import Transform, Whole, draw
+from finola.data.transforms import Transform, Whole, render_views
 from finola.errors import InputError
 from finola.image_io import shown_size
 
@@ -103,7 +103,7 @@ class PhotoDataset(Dataset[Item]):
         photo = self.source.open(number)
         size = shown_size(photo, name)
         views = [self.transform.view(size, random) for _ in range(self.crops_per_image)]
-        images = self._augmented(draw(photo, views, name), random)
+        images = self._augmented(render_views(photo, views, name), random)
         return Item(images, self._numbers.get(self.source.label(number), -1), number, replaced, skipped)
 
     def _augmented(self, images: Tensor, random: np.random.Generator) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from finola.data.dataset import PhotoDataset
 from finola.data.sources import Source
-from finola.data.transforms import Size, Transform, View, draw
+from finola.data.transforms import Size, Transform, View, render_views
 from finola.errors import InputError
 from finola.image_io import shown_size
 
@@ -192,7 +192,7 @@ class ObjectDataset(PhotoDataset):
             actual, declared = ("×".join(map(str, sides)) for sides in (size, given["size"]))
             raise InputError(f"{name} has {actual} pixels (height × width), but its annotations declare {declared}.")
         view = self.transform.view(size, random)
-        return ObjectItem(draw(photo, [view], name)[0], self._target_of(given, view), number, replaced, skipped)
+        return ObjectItem(render_views(photo, [view], name)[0], self._target_of(given, view), number, replaced, skipped)
 
     def _target_of(self, given: dict[str, Any], view: View) -> dict[str, Any]:
         """Target of a view: the objects of the photo, transformed and clipped to the view."""

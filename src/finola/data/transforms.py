@@ -106,7 +106,7 @@ class CentreCrop:
         return View(_box(left, top, w, h), _pair(self.size), exact=True)
 
 
-def draw(photo: Image.Image, views: Sequence[View], name: str = "the photo") -> Tensor:
+def render_views(photo: Image.Image, views: Sequence[View], name: str = "the photo") -> Tensor:
     """Render K views of the same size as uint8 (K, 3, height, width), decoding the opened photo once.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if no view needs more pixels and none is exact. Resizing is bicubic
@@ -126,10 +126,10 @@ def draw(photo: Image.Image, views: Sequence[View], name: str = "the photo") -> 
         if drafted is not None:
             shrink = drafted[1][2] / width
     rgb = to_rgb(photo, name)
-    return torch.stack([pixels(_draw_one(rgb, view, shrink)) for view in views])
+    return torch.stack([pixels(_render(rgb, view, shrink)) for view in views])
 
 
-def _draw_one(rgb: Image.Image, view: View, shrink: float) -> Image.Image:
+def _render(rgb: Image.Image, view: View, shrink: float) -> Image.Image:
     height, width = view.size
     left, top, right, bottom = view.box
     if shrink == 1 and (right - left, bottom - top) == (width, height) and left % 1 == top % 1 == 0:

@@ -1,4 +1,4 @@
-"""Upsampling and convolution decoder of the paper (appendix A, Table 11), for cells of 1, 2, 4, … 32 pixels."""
+"""Upsampling and convolution decoder, Table 12 (table:appendix:upsampler-achs), for cells of 1, 2, 4, … 32 pixels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UpConv(nn.Sequential):
 
 
 class UpsamplingDecoder(nn.Sequential):
-    """Decode z (N, C, H, W) to images (N, 3, cell·H, cell·W); one column of Table 11.
+    """Decode z (N, C, H, W) to images (N, 3, cell·H, cell·W); one column of Table 12.
 
     >>> import torch
     >>> UpsamplingDecoder(channels=32, cell=4)(torch.randn(1, 32, 6, 8)).shape

@@ -1,36 +1,35 @@
-"""Gaussian curvature of a feature map (appendix, "Calculation of Gaussian Curvature"): every channel is a surface.
+"""Gaussian curvature of the channels of a feature map, each of which is a surface (appendix C.3, Eq. 10).
 
     κ = (z_xx z_yy − z_xy²) / (1 + z_x² + z_y²)²
 
-The paper ranks channels by the root mean square of their peak positive and peak negative curvature, and finds masked
-FINOLA's critical channels far more curved than FINOLA's. κ depends on the scale of z, which the paper leaves as it is.
+The paper ranks channels by the root mean square of their largest positive and negative curvature, and reports a much
+larger curvature for masked FINOLA than for FINOLA. κ depends on the scale of z, which the paper does not normalise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from finola.autoencoder import Autoencoder
+from finola.errors import InputError
 from finola.masked import MaskedFinola, half
-
-if TYPE_CHECKING:
-    from finola.autoencoder import Autoencoder
 
 
 def curvature(z: Tensor) -> Tensor:
-    """κ of every surface z (…, H, W), whose positions are one apart: (…, H − 2, W − 2), float64.
+    """Curvature κ of every surface z (…, H, W) with unit spacing: (…, H − 2, W − 2), float64.
 
-    Differences are central, so positions on the border, which have no neighbour on one side, are left out.
+    Derivatives are central differences, so the border has none.
 
     >>> y, x = torch.meshgrid(torch.arange(-2.0, 3), torch.arange(-2.0, 3), indexing="ij")
     >>> float(curvature(x * y)[1, 1]), float(curvature(x + y).abs().max())
     (-1.0, 0.0)
     """
     if z.ndim < 2 or min(z.shape[-2:]) < 3:
-        raise ValueError(f"a surface of shape {tuple(z.shape)} has no curvature: both its sides are at least 3.")
+        raise InputError(f"Curvature needs a map of at least 3×3 positions, got shape {tuple(z.shape)}.")
     z = z.double()
 
     def at(dy: int, dx: int) -> Tensor:
@@ -44,30 +43,33 @@ def curvature(z: Tensor) -> Tensor:
 
 
 def peaks(kappa: Tensor) -> tuple[Tensor, Tensor]:
-    """κ₊ and κ₋, the most positive and most negative curvature of every surface (…, H, W), 0 where there is none."""
+    """κ₊ and κ₋: largest positive and negative curvature of every surface (…, H, W), 0 if there is none."""
     flat = kappa.flatten(-2)
     return flat.amax(-1).clamp_min(0), flat.amin(-1).clamp_max(0)
 
 
-def sharpness(kappa: Tensor) -> Tensor:
-    """√((κ₊² + κ₋²)/2) of every surface (…, H, W): what channels are ranked by."""
+def peak_curvature(kappa: Tensor) -> Tensor:
+    """√((κ₊² + κ₋²)/2) of every surface (…, H, W), by which channels are ranked."""
     positive, negative = peaks(kappa)
     return ((positive.square() + negative.square()) / 2).sqrt()
 
 
 @torch.no_grad()
-def feature_map(model: Autoencoder | MaskedFinola, image: Tensor, which: Literal["z", "encoder"] = "z") -> Tensor:
-    """The surfaces (C, H, W) of one image (3, H, W) of the model's own size.
+def feature_map(model: nn.Module, image: Tensor, which: Literal["z", "encoder"] = "z") -> Tensor:
+    """Feature map (C, H, W) of one image (3, H, W).
 
-    `z` is the map that the recurrence grows: for a masked model, from the block in the middle. `encoder` is the map of
-    the encoder alone, which a masked model is pre-trained for; here it sees the whole image.
+    `z` is the propagated map of an autoencoder, or of a masked model with the centre block visible; the image has the
+    model's size. `encoder` is the feature map of the encoder for the whole image; `model` may then be any encoder.
     """
     images = image[None].to(next(model.parameters()))
     if which == "encoder":
-        if model.config.is_waves:
-            raise ValueError(f"{model.config} has no encoder map: its q is solved for at once, so look at z.")
-        seen: Tensor = model.encoder(images)
-        return seen[0]
+        encoder = model.encoder if has_recurrence(model) else model
+        if isinstance(model, Autoencoder) and model.config.is_waves:
+            raise InputError(f"{model.config} has no encoder map, because q is solved for directly. Use the map z.")
+        features: Tensor = encoder(images)  # type: ignore[operator]
+        return features[0]
+    if not isinstance(model, Autoencoder | MaskedFinola):
+        raise InputError(f"{type(model).__name__} has no recurrence, so no map z. Use the map of the encoder.")
     if isinstance(model, MaskedFinola):
         height, width = half(half(model.map_size))
         places = torch.tensor([[height, width]], device=images.device)
@@ -75,9 +77,27 @@ def feature_map(model: Autoencoder | MaskedFinola, image: Tensor, which: Literal
     return model.propagate(model.encode(images))[0]
 
 
+def has_recurrence(model: nn.Module) -> bool:
+    """Whether the model has a map z besides that of its encoder."""
+    return isinstance(model, Autoencoder | MaskedFinola)
+
+
+def load_model(name: str) -> nn.Module:
+    """Load an autoencoder or a masked model, or else the encoder of a trained model or an encoder by its name."""
+    from finola.hub import model_type
+    from finola.model_zoo import load, load_encoder
+
+    kind = model_type(name)
+    if kind == "masked":
+        return MaskedFinola.from_pretrained(name)
+    if kind == "autoencoder" or "@" in name:
+        return load(name)
+    return load_encoder(name).eval()
+
+
 @dataclass(frozen=True)
-class Curved:
-    """One model's map of a photo, its curvature, and the order of its channels, the sharpest first."""
+class CurvatureMap:
+    """Feature map of a photo, its curvature, and its channels in order of decreasing curvature."""
 
     name: str
     z: Tensor  # (C, H, W)
@@ -85,17 +105,18 @@ class Curved:
     order: Tensor  # (C,)
 
     @classmethod
-    def measure(cls, name: str, z: Tensor) -> Curved:
+    def of(cls, name: str, z: Tensor) -> CurvatureMap:
+        """Curvature of a feature map z (C, H, W); `name` is shown in plots."""
         kappa = curvature(z.cpu())
-        return cls(name, z.cpu(), kappa, sharpness(kappa).argsort(descending=True))
+        return cls(name, z.cpu(), kappa, peak_curvature(kappa).argsort(descending=True))
 
-    def numbers(self, count: int = 16) -> dict[str, Any]:
-        """The sharpest channels with their peaks, and how sharp the map is at large."""
-        found = sharpness(self.kappa)
+    def summary(self, count: int = 16) -> dict[str, Any]:
+        """Peak curvature over all channels, and of the `count` most curved ones."""
+        values = peak_curvature(self.kappa)
         positive, negative = peaks(self.kappa)
         top = [
-            {"channel": c, "rms": float(found[c]), "positive": float(positive[c]), "negative": float(negative[c])}
+            {"channel": c, "rms": float(values[c]), "positive": float(positive[c]), "negative": float(negative[c])}
             for c in self.order[:count].tolist()
         ]
-        spread = {"median": float(found.median()), "mean": float(found.mean()), "max": float(found.max())}
-        return {"name": self.name, "channels": len(found), "rms_of_peaks": spread, "sharpest": top}
+        spread = {"median": float(values.median()), "mean": float(values.mean()), "max": float(values.max())}
+        return {"name": self.name, "channels": len(values), "rms_of_peaks": spread, "most_curved": top}

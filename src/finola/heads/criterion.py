@@ -17,22 +17,6 @@ NO_OBJECT = 0.1
 """Weight of the "no object" class in the cross-entropy, because most queries are unmatched."""
 
 
-def to_corners(boxes: Tensor) -> Tensor:
-    """Convert boxes from centre x, centre y, width, height to left, top, right, bottom, on the last axis.
-
-    >>> to_corners(torch.tensor([5.0, 5.0, 2.0, 4.0])).tolist()
-    [4.0, 3.0, 6.0, 7.0]
-    """
-    centre, size = boxes[..., :2], boxes[..., 2:]
-    return torch.cat([centre - size / 2, centre + size / 2], -1)
-
-
-def to_centres(boxes: Tensor) -> Tensor:
-    """The inverse of `to_corners`."""
-    low, high = boxes[..., :2], boxes[..., 2:]
-    return torch.cat([(low + high) / 2, high - low], -1)
-
-
 @torch.no_grad()
 def costs(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> Tensor:
     """Matching cost (Q, T) of Q queries and T objects.
@@ -43,7 +27,7 @@ def costs(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> Tensor:
 
     class_cost = -logits.softmax(-1)[:, target["labels"]]
     l1_cost = torch.cdist(boxes, target["boxes"], p=1)
-    giou_cost: Tensor = -generalized_box_iou(to_corners(boxes), to_corners(target["boxes"]))
+    giou_cost: Tensor = -generalized_box_iou(_corners(boxes), _corners(target["boxes"]))
     return CLASS * class_cost + L1 * l1_cost + GIOU * giou_cost
 
 
@@ -61,14 +45,14 @@ def match(logits: Tensor, boxes: Tensor, target: dict[str, Any]) -> tuple[Tensor
     return torch.as_tensor(queries, device=logits.device), torch.as_tensor(objects, device=logits.device)
 
 
-def set_losses(predictions: Predictions, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
+def detection_losses(predictions: Predictions, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
     """Weighted cross-entropy, L1 and GIoU losses, each summed over the blocks (auxiliary losses).
 
     L1 and GIoU are averaged over all objects of the step in all processes.
 
     >>> one = {"labels": torch.tensor([0]), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.2]])}
     >>> sure = Predictions(torch.tensor([[[[9.0, -9.0]]]]), one["boxes"][None, None])
-    >>> {name: round(float(value), 4) for name, value in set_losses(sure, [one]).items()}
+    >>> {name: round(float(value), 4) for name, value in detection_losses(sure, [one]).items()}
     {'class': 0.0, 'l1': 0.0, 'giou': 0.0}
     """
     total = {"class": predictions.logits.new_zeros(()), "l1": predictions.boxes.new_zeros(())}
@@ -85,16 +69,16 @@ def _block_losses(logits: Tensor, boxes: Tensor, targets: list[dict[str, Any]], 
 
     no_object = logits.shape[-1] - 1
     labels = torch.full(logits.shape[:2], no_object, device=logits.device)
-    found, true = [], []
+    predicted, true = [], []
     for image, target in enumerate(targets):
         queries, numbers = match(logits[image], boxes[image], target)
         labels[image, queries] = target["labels"][numbers]
-        found.append(boxes[image, queries])
+        predicted.append(boxes[image, queries])
         true.append(target["boxes"][numbers])
     weight = torch.ones(no_object + 1, device=logits.device, dtype=logits.dtype)
     weight[no_object] = NO_OBJECT
-    matched, expected = torch.cat(found), torch.cat(true)
-    overlap = generalized_box_iou_loss(to_corners(matched), to_corners(expected), reduction="sum")
+    matched, expected = torch.cat(predicted), torch.cat(true)
+    overlap = generalized_box_iou_loss(_corners(matched), _corners(expected), reduction="sum")
     return {
         "class": F.cross_entropy(logits.flatten(0, 1), labels.flatten(), weight),
         "l1": F.l1_loss(matched, expected, reduction="sum") / objects,
@@ -109,3 +93,10 @@ def _objects_per_process(targets: list[dict[str, Any]], device: torch.device) ->
         torch.distributed.all_reduce(count)
         count = count / torch.distributed.get_world_size()
     return count.clamp(min=1)
+
+
+def _corners(boxes: Tensor) -> Tensor:
+    from torchvision.ops import box_convert
+
+    corners: Tensor = box_convert(boxes, "cxcywh", "xyxy")
+    return corners

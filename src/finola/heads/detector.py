@@ -9,18 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from finola.errors import InputError
-from finola.heads.criterion import set_losses, to_centres, to_corners
-from finola.heads.detection_model import Finder
-from finola.heads.detections import Found
+from finola.heads.criterion import detection_losses
+from finola.heads.detection_model import DetectionModel, Detections
 from finola.heads.mf_decoder import MobileFormerDecoder, Predictions
 
 
-class Detector(Finder):
-    """Object detector of an encoder and a Mobile-Former decoder; see `Finder` for the arguments.
+class Detector(DetectionModel):
+    """Object detector of an encoder and a Mobile-Former decoder; see `DetectionModel` for the arguments.
 
     >>> model = Detector("mf-w720", "mf-dec-211", ["cat", "dog"]).eval()
-    >>> [found] = model.find(torch.rand(1, 3, 64, 96))
-    >>> found.boxes.shape
+    >>> [detections] = model.detect(torch.rand(1, 3, 64, 96))
+    >>> detections.boxes.shape
     torch.Size([100, 4])
     """
 
@@ -47,21 +46,23 @@ class Detector(Finder):
 
     def forward(self, images: Tensor, sizes: Tensor | None = None) -> Predictions:
         """Predict from images (N, 3, H, W) in [0, 1]; `sizes` (N, 2) are height and width without padding."""
-        return self.read(self.maps(images), sizes)
+        return self.predict(self.maps(images), sizes)
 
-    def read(self, maps: tuple[Tensor, Tensor], sizes: Tensor | None = None) -> Predictions:
+    def predict(self, maps: tuple[Tensor, Tensor], sizes: Tensor | None = None) -> Predictions:
         """Predictions of the head from the feature maps."""
-        predictions: Predictions = self.head(*maps, shares_of(16 * maps[1].shape[-2], 16 * maps[1].shape[-1], sizes))
+        predictions: Predictions = self.head(
+            *maps, valid_fractions(16 * maps[1].shape[-2], 16 * maps[1].shape[-1], sizes)
+        )
         return predictions
 
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Losses of a batch by name; a target has `labels` (K,) and `boxes` (K, 4), corners in pixels."""
-        return set_losses(self(images, sizes), relative(targets, image_sizes(images, sizes)))
+        return detection_losses(self(images, sizes), normalise_boxes(targets, image_sizes(images, sizes)))
 
     @torch.no_grad()
-    def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
+    def detect(self, images: Tensor, sizes: Tensor | None = None) -> list[Detections]:
         """Detections of all queries of each image in pixels, sorted by decreasing score."""
-        return readable(self(images, sizes), image_sizes(images, sizes))
+        return to_detections(self(images, sizes), image_sizes(images, sizes))
 
 
 def decoder_channels(encoder: nn.Module, name: str) -> tuple[int, int]:
@@ -82,30 +83,36 @@ def image_sizes(images: Tensor, sizes: Tensor | None) -> list[tuple[int, int]]:
     return [(int(height), int(width)) for height, width in sizes.tolist()]
 
 
-def shares_of(height: int, width: int, sizes: Tensor | None) -> Tensor | None:
+def valid_fractions(height: int, width: int, sizes: Tensor | None) -> Tensor | None:
     """Fractions (N, 2) of height and width that are not padding; None if nothing is padded."""
     if sizes is None:
         return None
-    shares = sizes / sizes.new_tensor([height, width])
-    return None if bool((shares == 1).all()) else shares
+    fractions = sizes / sizes.new_tensor([height, width])
+    return None if bool((fractions == 1).all()) else fractions
 
 
-def relative(targets: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Convert the boxes of targets to centres and sizes as fractions of their images."""
+def normalise_boxes(targets: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Convert the boxes of targets from corners in pixels to centre and size as fractions of their images."""
+    from torchvision.ops import box_convert
+
     scaled = []
     for target, (height, width) in zip(targets, sizes, strict=True):
-        boxes = to_centres(target["boxes"]) / target["boxes"].new_tensor([width, height, width, height])
+        boxes = box_convert(target["boxes"], "xyxy", "cxcywh") / target["boxes"].new_tensor(
+            [width, height, width, height]
+        )
         scaled.append({"labels": target["labels"], "boxes": boxes})
     return scaled
 
 
-def readable(predictions: Predictions, sizes: list[tuple[int, int]]) -> list[Found]:
+def to_detections(predictions: Predictions, sizes: list[tuple[int, int]]) -> list[Detections]:
     """Detections of the last block in pixels, with the most probable class of each query."""
+    from torchvision.ops import box_convert
+
     scores, labels = predictions.logits[-1].softmax(-1)[..., :-1].max(-1)  # (N, Q)
-    corners = to_corners(predictions.boxes[-1]).clamp(0, 1)
-    found = []
+    corners = box_convert(predictions.boxes[-1], "cxcywh", "xyxy").clamp(0, 1)
+    batch = []
     for image, (height, width) in enumerate(sizes):
         order = scores[image].argsort(descending=True)
         boxes = corners[image, order] * corners.new_tensor([width, height, width, height])
-        found.append(Found(boxes, scores[image, order], labels[image, order]))
-    return found
+        batch.append(Detections(boxes, scores[image, order], labels[image, order]))
+    return batch

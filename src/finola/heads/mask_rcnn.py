@@ -11,22 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.errors import InputError, UnknownNameError
-from finola.heads.detection_model import Finder
-from finola.heads.detections import Found
+from finola.heads.detection_model import DetectionModel, Detections
 from finola.heads.detector import image_sizes
 
 HEAD = "mask-rcnn"
 WIDTH, LEVELS = 256, ("1/4", "1/8", "1/16", "1/32", "1/64")
 
 
-class Segmenter(Finder):
-    """Instance segmentation with an encoder and Mask R-CNN; see `Finder` for the arguments.
+class Segmenter(DetectionModel):
+    """Instance segmentation with an encoder and Mask R-CNN; see `DetectionModel` for the arguments.
 
     Anchors and the canonical scale of the RoI pooling are proportional to `size`, with the standard values at 800.
 
     >>> model = Segmenter("mf-w720", classes=["cat", "dog"], size=(64, 96)).eval()
-    >>> [found] = model.find(torch.rand(1, 3, 64, 96))
-    >>> found.masks.shape[1:]
+    >>> [detections] = model.detect(torch.rand(1, 3, 64, 96))
+    >>> detections.masks.shape[1:]
     torch.Size([64, 96])
     """
 
@@ -60,17 +59,17 @@ class Segmenter(Finder):
         return {name.removeprefix("loss_"): value for name, value in losses.items()}
 
     @torch.no_grad()
-    def find(self, images: Tensor, sizes: Tensor | None = None) -> list[Found]:
+    def detect(self, images: Tensor, sizes: Tensor | None = None) -> list[Detections]:
         """At most 100 detections of each image in pixels, sorted by decreasing score."""
         from torchvision.models.detection.roi_heads import paste_masks_in_image
 
         own = image_sizes(images, sizes)
         results, _ = self.head(images, self.encoder.stages(images), own)  # type: ignore[operator]
-        found = []
+        batch = []
         for result, size in zip(results, own, strict=True):
             masks = paste_masks_in_image(result["masks"], result["boxes"], size)[:, 0] >= 0.5
-            found.append(Found(result["boxes"], result["scores"], result["labels"] - 1, masks))
-        return found
+            batch.append(Detections(result["boxes"], result["scores"], result["labels"] - 1, masks))
+        return batch
 
 
 class MaskRCNNHead(nn.Module):

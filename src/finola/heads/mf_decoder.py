@@ -1,4 +1,4 @@
-"""Mobile-Former decoder for DETR (appendix B, table od-mf-dec-achs): 100 queries over maps at 1/32, 1/16 and 1/8.
+"""Mobile-Former decoder for DETR, Table 19 (table:appendix:od-mf-dec-achs): 100 queries over maps at 1/32 … 1/8.
 
 The table does not specify all details; these choices reproduce the paper's parameter counts. All attention layers have
 four projections and eight heads, the FFN has width 1024, and Mobile→Former has a gate. Sine position embeddings and the

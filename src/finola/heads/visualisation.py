@@ -1,4 +1,4 @@
-"""Boxes, masks, names and scores drawn over a photo."""
+"""Draw boxes, masks, class names and scores over a photo."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from finola.heads.detections import Found
+from finola.heads.detection_model import Detections
 from finola.image_io import pixels, to_pillow
 
 _GOLDEN = 0.618034
 
 
 def colour_of(label: int) -> tuple[int, int, int]:
-    """A colour that stays a class's own; neighbouring numbers lie far apart on the wheel."""
+    """Fixed colour of a class; consecutive labels have distant hues."""
     red, green, blue = colorsys.hsv_to_rgb(label * _GOLDEN % 1.0, 0.85, 0.95)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def draw_objects(image: Tensor, found: Found, names: Sequence[str]) -> Tensor:
-    """The image (3, H, W) with everything found in it, the surest on top, as uint8.
+def draw_detections(image: Tensor, detections: Detections, names: Sequence[str]) -> Tensor:
+    """The image (3, H, W) with its detections drawn in order of increasing score, as uint8.
 
     >>> import torch
-    >>> nothing = Found(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
-    >>> draw_objects(torch.zeros(3, 8, 8), nothing, []).unique().tolist()
+    >>> none = Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+    >>> draw_detections(torch.zeros(3, 8, 8), none, []).unique().tolist()
     [0]
     """
-    picture = to_pillow(image)
-    order = range(len(found.labels) - 1, -1, -1)
-    labels = found.labels.tolist()
-    if found.masks is not None:
-        picture = _masked(picture, found.masks, labels, order)
-    pen = ImageDraw.Draw(picture)
-    line = max(2, round(max(picture.size) / 320))
-    font = ImageFont.load_default(size=max(10, round(max(picture.size) / 45)))
+    canvas = to_pillow(image)
+    order = range(len(detections.labels) - 1, -1, -1)
+    labels = detections.labels.tolist()
+    if detections.masks is not None:
+        canvas = _masked(canvas, detections.masks, labels, order)
+    pen = ImageDraw.Draw(canvas)
+    line = max(2, round(max(canvas.size) / 320))
+    font = ImageFont.load_default(size=max(10, round(max(canvas.size) / 45)))
     captions = []
     for number in order:
         colour = colour_of(labels[number])
-        pen.rectangle(tuple(found.boxes[number].tolist()), outline=colour, width=line)
-        captions.append((number, f"{names[labels[number]]} {float(found.scores[number]):.2f}", colour))
-    for number, text, colour in captions:  # behind no other box
-        _caption(pen, found.boxes[number].tolist(), text, colour, font, picture.size)
-    return pixels(picture)
+        pen.rectangle(tuple(detections.boxes[number].tolist()), outline=colour, width=line)
+        captions.append((number, f"{names[labels[number]]} {float(detections.scores[number]):.2f}", colour))
+    for number, text, colour in captions:  # after all boxes, which would hide them
+        _caption(pen, detections.boxes[number].tolist(), text, colour, font, canvas.size)
+    return pixels(canvas)
 
 
-def _masked(picture: Image.Image, masks: Tensor, labels: Sequence[int], order: Sequence[int]) -> Image.Image:
-    values = np.array(picture)
+def _masked(canvas: Image.Image, masks: Tensor, labels: Sequence[int], order: Sequence[int]) -> Image.Image:
+    values = np.array(canvas)
     for number in order:
         inside = masks[number].cpu().numpy()
         values[inside] = (0.5 * values[inside] + 0.5 * np.array(colour_of(labels[number]))).astype(np.uint8)
@@ -63,7 +63,7 @@ def _caption(
     font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
     size: tuple[int, int],
 ) -> None:
-    """A caption on its box's upper edge, or inside where there is no room above, and never outside the picture."""
+    """Draw a caption above its box, or inside if there is no room above; it stays within the image."""
     _, _, width, height = pen.textbbox((0, 0), text, font=font)
     left = min(max(0.0, box[0]), max(0.0, size[0] - width - 4))
     top = box[1] - height - 3 if box[1] >= height + 3 else box[1]

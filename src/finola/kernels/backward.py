@@ -1,6 +1,7 @@
-"""The backward of the fast recurrence: lines are kept, ẑ is computed again, weight gradients are gathered.
+"""Custom autograd function of the recurrence: states are stored, ẑ is recomputed, weight gradients are batched.
 
-`Grow` is `sweeps.grow` with gradients. A `Tape` keeps the lines of one sweep, in `Run`s of steps by one matrix or two.
+`Grow` is `forward.grow` with gradients. A `Trajectory` stores the lines of one sweep as `Run`s of steps with one matrix
+or two.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from finola.kernels.forward import (
     take_cells,
 )
 
-ROWS = 256  # of a weight gradient's product: as efficient as a whole map, and a fraction of its memory
+ROWS = 256  # rows per product of a weight gradient: as fast as the whole map, with a fraction of its memory
 
 
 class Grow(torch.autograd.Function):
-    """`grow` with a backward that keeps the lines alone, recomputes ẑ, and gathers large weight-gradient products."""
+    """`grow` with a backward pass that stores states only, recomputes ẑ, and batches weight-gradient products."""
 
     @staticmethod
     def forward(
@@ -42,32 +43,32 @@ class Grow(torch.autograd.Function):
         along_x, along_y = sweeps_of((A, B, A_minus, B_minus), size, start)
         first, level = halves(q)
         scratch = Scratch(q)
-        cells = Tape.record(first, along_x, scratch)
+        cells = Trajectory.record(first, along_x, scratch)
         cells.replay(partial(take_cells, row := q.new_empty(n * paths, width, channels), 0))
-        rows = Tape.record(row.view(-1, channels), along_y, scratch)
+        rows = Trajectory.record(row.view(-1, channels), along_y, scratch)
         rows.replay(partial(take_cells, column := q.new_empty(n * paths, height, channels), x))
-        columns = Tape.record(column.view(-1, channels), along_x, scratch)
+        columns = Trajectory.record(column.view(-1, channels), along_x, scratch)
         z = q.new_empty(n, height, width, channels)
         rows.replay(partial(put_rows, z, paths, True))
         columns.replay(partial(put_columns, z, paths))
         if level is not None:
             z.add_(level)
-        tapes = (cells, rows, columns)
-        kept = [tape.tensors() for tape in tapes]
-        ctx.save_for_backward(A, B, A_minus, B_minus, *(tensor for tensors in kept for tensor in tensors))
-        ctx.paths, ctx.size, ctx.start, ctx.kept = paths, size, start, [len(tensors) for tensors in kept]
+        trajectories = (cells, rows, columns)
+        saved = [trajectory.tensors() for trajectory in trajectories]
+        ctx.save_for_backward(A, B, A_minus, B_minus, *(tensor for tensors in saved for tensor in tensors))
+        ctx.paths, ctx.size, ctx.start, ctx.saved = paths, size, start, [len(tensors) for tensors in saved]
         return z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        A, B, A_minus, B_minus, *kept = ctx.saved_tensors
+        A, B, A_minus, B_minus, *saved = ctx.saved_tensors
         (height, width), (_, x), paths = ctx.size, ctx.start, ctx.paths
         along_x, along_y = sweeps_of((A, B, A_minus, B_minus), ctx.size, ctx.start)
-        tensors = iter(kept)
+        tensors = iter(saved)
         cells, rows, columns = (
-            Tape.restore(sweep, [next(tensors) for _ in range(count)])
-            for sweep, count in zip((along_x, along_y, along_x), ctx.kept, strict=True)
+            Trajectory.restore(sweep, [next(tensors) for _ in range(count)])
+            for sweep, count in zip((along_x, along_y, along_x), ctx.saved, strict=True)
         )
         n, channels, scratch = len(gradient), gradient.shape[-1], Scratch(gradient)
         of_A, of_B, of_A_minus, of_B_minus = (
@@ -93,7 +94,7 @@ class Grow(torch.autograd.Function):
 
 
 class Run(NamedTuple):
-    """Steps by one matrix, or by two at once: their start, the states they reach, and the moments that took them."""
+    """Steps with one matrix, or with two in one batch: first state, following states, and moments of each step."""
 
     first: Tensor  # ([2,] rows, C)
     states: Tensor  # (T, [2,] rows, C)
@@ -124,7 +125,7 @@ class Run(NamedTuple):
         weights: list[Tensor | None],
         scratch: Scratch,
     ) -> Tensor:
-        """The gradient of the first state from that of the last, g; `add_gradient(step, g)` adds what else reaches one.
+        """Gradient of the first state from the gradient g of the last; `add_gradient(step, g)` adds that of the map.
 
         With d = g A less its mean, the gradient of h is g + r (d − ẑ · mean(d ẑ)), and that of A is the sum of ½ gᵀ ẑ.
         """
@@ -133,7 +134,7 @@ class Run(NamedTuple):
         lines = scratch.lines(2 * chunk + 1, g.shape)
         product, gs, z_hats = lines[0], *lines[1:].view(2, *ways, chunk, rows, channels)
         multiply = torch.bmm if ways else torch.mm
-        matrix = matrix - matrix.mean(-1, keepdim=True)  # takes the mean off every d at once
+        matrix = matrix - matrix.mean(-1, keepdim=True)  # subtracts the mean from every d
         twice_r, along_r = 2 * self.r, self.r / -channels
         shift = self.total * twice_r / -channels
         slot = 0
@@ -156,7 +157,7 @@ class Run(NamedTuple):
 
 
 def _add_products(weights: list[Tensor | None], g: Tensor, z_hat: Tensor) -> None:
-    """½ gᵀ ẑ over all rows, onto each way's weight gradient."""
+    """Add ½ gᵀ ẑ over all rows to the weight gradient of each direction."""
     channels = g.shape[-1]
     for way, weight in enumerate(weights):
         if weight is not None:
@@ -164,16 +165,16 @@ def _add_products(weights: list[Tensor | None], g: Tensor, z_hat: Tensor) -> Non
             weight.addmm_(own_g.reshape(-1, channels).T, own_z_hat.reshape(-1, channels), alpha=0.5)
 
 
-class Tape(NamedTuple):
-    """All lines of one sweep: both ways together while both go on, then each way alone."""
+class Trajectory(NamedTuple):
+    """All lines of one sweep: the batched steps of both directions, then the remaining ones of each."""
 
     sweep: Sweep
     pair: Run | None
     alone: tuple[Run, Run]  # back, ahead
 
     @classmethod
-    def record(cls, first: Tensor, sweep: Sweep, scratch: Scratch) -> Tape:
-        """Walk from the line `first` (rows, C) both ways."""
+    def record(cls, first: Tensor, sweep: Sweep, scratch: Scratch) -> Trajectory:
+        """Compute all lines from the line `first` (rows, C) in both directions."""
         pair = None
         ends = first.expand(2, *first.shape)
         if sweep.stacked is not None:
@@ -183,7 +184,7 @@ class Tape(NamedTuple):
         return cls(sweep, pair, (back, ahead))
 
     def replay(self, keep: Keep) -> None:
-        """Hand every line to `keep`, as `_walk` does."""
+        """Call `keep` with every line, in the order of `_walk`."""
         keep(self.sweep.pair(0), (self.pair.first[0] if self.pair is not None else self.alone[0].first)[None])
         if self.pair is not None:
             for step, lines in enumerate(self.pair.states, start=1):
@@ -196,17 +197,17 @@ class Tape(NamedTuple):
         return [tensor for run in (self.pair, *self.alone) if run is not None for tensor in run]
 
     @classmethod
-    def restore(cls, sweep: Sweep, tensors: list[Tensor]) -> Tape:
+    def restore(cls, sweep: Sweep, tensors: list[Tensor]) -> Trajectory:
         *pair, back, ahead = (Run(*tensors[i : i + 4]) for i in range(0, len(tensors), 4))
         return cls(sweep, pair[0] if pair else None, (back, ahead))
 
     def backward(self, add_gradient: Keep, weights: list[Tensor | None], scratch: Scratch) -> Tensor:
-        """The gradient of the first line (rows, C); those of the two matrices are added to `weights`.
+        """Gradient of the first line (rows, C); those of the two matrices are added to `weights`.
 
-        `add_gradient` adds to lines' gradients what reaches them from outside.
+        `add_gradient` adds the gradient of the map to that of a line.
         """
         sweep = self.sweep
-        ends: list[Tensor] = []  # of the two ways alone: the gradients of their first states
+        ends: list[Tensor] = []  # gradients of the first states of the remaining steps
         for way, run in enumerate(self.alone):
             g = torch.zeros_like(run.first)
             if len(run.r):
@@ -229,5 +230,5 @@ class Tape(NamedTuple):
 
 
 def _keep_line(keep: Keep, sweep: Sweep, way: int, step: int, line: Tensor) -> None:
-    """Hand one way's line to `keep`, counted from where both ways part."""
+    """Call `keep` with a line of the remaining steps of one direction."""
     keep(sweep.line(way, sweep.together + step), line[None])

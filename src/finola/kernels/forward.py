@@ -1,17 +1,17 @@
-"""The recurrence at the speed of its matrix products: the same map as `propagation`, with few and large products.
+"""Forward pass of the recurrence with few and large matrix products; the result is that of `propagation`.
 
-Both orders agree on the start's row and column, so one row is walked position by position, the rows above and below it
-are swept from it, and the columns to its left and right are swept from the column that this sweep made. A line is
-(rows, C) with rows = images × paths × positions. The step ahead (right, down) and the step back (left, up) are one
-batched product while both go on.
+Both orders agree on the row and the column of the start. So the row of the start is computed position by position, all
+other rows from it, and all other columns from the start's column, which the rows contain. A line is (rows, C) with
+rows = images × paths × positions. The steps ahead (right, down) and back (left, up) are one batched product as long as
+both directions have steps left.
 
-Every state is walked at half its size, h = z / 2, so that the two orders add up to their mean. With m the mean of h
-over its channels and r = 1 / √(4 var h + ε), one step z + A ẑ reads
+States are stored at half their size, h = z / 2, so that the sum of both orders is their mean. With the mean m of h
+over its channels and r = 1 / √(4 var h + ε), one step z + A ẑ is
 
     h' = h + r · A (h − m)        ẑ = 2 r (h − m)                                                    (half of Eq. 1)
 
-and costs, besides its product, four passes over a line that stays in the cache. A constant q has no direction to grow
-in: its value is taken off, so that it walks as exact zeros, and put back. docs/speed.md tells what was tried.
+which takes, besides the product, four passes over a line that stays in the cache. A constant q stays constant: its
+value is subtracted, so that the recurrence computes exact zeros, and added to the result. See docs/speed.md.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import torch
 from torch import Tensor
 
 EPS = 1e-6
-"""Of the layer norm; the paper gives none."""
+"""ε of the layer norm; the paper does not give one."""
 
 Position = tuple[int, int]
 Matrices = tuple[Tensor, Tensor, Tensor, Tensor]
 """A, B, A₋, B₋, each (C, C): right, down, left, up."""
 
-Keep = Callable[[slice, Tensor], None]  # the indices of lines along a sweep, ascending, and the lines (ways, rows, C)
-Multiply = Callable[[Tensor, Tensor], Tensor]  # rows and a place for their product → the product
-PAIRED = 512  # channels, up to which two products in one call repay copying their matrices side by side
+Keep = Callable[[slice, Tensor], None]  # ascending indices of lines along a sweep, and the lines (ways, rows, C)
+Multiply = Callable[[Tensor, Tensor], Tensor]  # rows and a buffer for their product → the product
+PAIRED = 512  # largest number of channels for which a batched product is faster, including stacking the matrices
 
 
 class Sweep(NamedTuple):
@@ -45,26 +45,26 @@ class Sweep(NamedTuple):
 
     @property
     def together(self) -> int:
-        """Steps that both ways take at once."""
+        """Number of steps computed for both directions in one batched product."""
         return min(self.start, self.length - 1 - self.start) if self.stacked is not None else 0
 
     @property
     def alone(self) -> tuple[int, int]:
-        """Steps that each way goes on alone: back, ahead."""
+        """Remaining steps of each direction: back, ahead."""
         return self.start - self.together, self.length - 1 - self.start - self.together
 
     def pair(self, step: int) -> slice:
-        """The two lines that are `step` steps from the start; for step 0 the start's own."""
+        """Indices of the two lines at distance `step` from the start; for step 0, the start line."""
         return slice(self.start - step, self.start + step + 1, max(2 * step, 1))
 
     def line(self, way: int, step: int) -> slice:
-        """The line that is `step` steps from the start, one way."""
+        """Index of the line at distance `step` from the start in one direction."""
         index = self.start + (step if way else -step)
         return slice(index, index + 1)
 
 
 def sweeps_of(matrices: Matrices, size: Position, start: Position) -> tuple[Sweep, Sweep]:
-    """Along x by A₋ and A, along y by B₋ and B."""
+    """Sweep along x with A₋ and A, and along y with B₋ and B."""
     A, B, A_minus, B_minus = matrices
     (height, width), (y, x) = size, start
     small = len(A) <= PAIRED
@@ -75,7 +75,7 @@ def sweeps_of(matrices: Matrices, size: Position, start: Position) -> tuple[Swee
 
 
 class Moments(NamedTuple):
-    """Of every row of half states h: the sum over its channels, C m, and r = 1 / √(4 var h + ε)."""
+    """Per row of half states h: the sum over channels, C m, and r = 1 / √(4 var h + ε)."""
 
     total: Tensor
     r: Tensor
@@ -84,20 +84,20 @@ class Moments(NamedTuple):
 def multiplier(matrix: Tensor) -> Multiply:
     """Product of rows by one matrix (C, C), or of two batches of rows by two matrices (2, C, C).
 
-    Products with an `out` are not affected by autocast: the recurrence keeps the precision of its matrices.
+    Autocast does not affect products with an `out`, so the recurrence has the precision of its matrices.
     """
     product = torch.bmm if matrix.ndim == 3 else torch.mm
     return lambda h, out: product(h, matrix.mT, out=out)
 
 
 class Scratch:
-    """Memory for a few lines at a time, used again by every sweep of a call: fresh pages cost as much as products."""
+    """Buffer for a few lines, reused by all sweeps of a call, because allocating pages takes as long as a product."""
 
     def __init__(self, like: Tensor) -> None:
         self._memory = like.new_empty(0)
 
     def lines(self, count: int, shape: torch.Size) -> Tensor:
-        """`count` lines of a shape; what was handed out before may be overwritten."""
+        """Uninitialised memory for `count` lines of a shape; it is shared with earlier results."""
         size = count * shape.numel()
         if len(self._memory) < size:
             self._memory = self._memory.new_empty(size)
@@ -105,7 +105,7 @@ class Scratch:
 
 
 def advance(h: Tensor, multiply: Multiply, out: Tensor, centred: Tensor, product: Tensor) -> Moments:
-    """h + r · A (h − m) into `out`, for h (rows, C), or (2, rows, C) with two matrices."""
+    """Write h + r · A (h − m) to `out`, for h (rows, C), or (2, rows, C) with two matrices."""
     channels = h.shape[-1]
     total = h.sum(-1, keepdim=True)
     torch.sub(h, total, alpha=1 / channels, out=centred)
@@ -117,9 +117,9 @@ def advance(h: Tensor, multiply: Multiply, out: Tensor, centred: Tensor, product
 
 
 def grow(q: Tensor, matrices: Matrices, size: Position, start: Position, z: Tensor | None) -> Tensor:
-    """The mean of both orders, summed over the paths of q (N, M, C), added to z (N, H, W, C) if there is one.
+    """Mean of both orders, summed over the paths of q (N, M, C) and added to z (N, H, W, C) if given.
 
-    Without gradients; besides z only a few lines are alive.
+    No gradients are recorded; besides z, only a few lines are in memory.
     """
     n, paths, channels = q.shape
     (height, width), (_, x) = size, start
@@ -142,9 +142,9 @@ def grow(q: Tensor, matrices: Matrices, size: Position, start: Position, z: Tens
 
 
 def halves(q: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Half of q (N, M, C) as rows, zero where all its channels are one value; the values, summed over paths, if any.
+    """Rows of q / 2 without the constant vectors of q, and the sum over paths of their values (N, 1, 1, 1), if any.
 
-    Adding one number to all channels of q adds it to all of z and changes nothing else: (N, 1, 1, 1).
+    A number added to all channels of q is added to all of z and has no other effect.
     """
     constant = (q == q[..., :1]).all(-1, keepdim=True)
     if not bool(constant.any()):
@@ -154,12 +154,12 @@ def halves(q: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def take_cells(line: Tensor, x: int, at: slice, lines: Tensor) -> None:
-    """Of lines (ways, N·M·L, C), the cell at x of each, into a line across them (N·M, length, C)."""
+    """Copy position x of lines (ways, N·M·L, C) to the perpendicular line (N·M, length, C)."""
     line[:, at] = lines.view(len(lines), len(line), -1, line.shape[-1])[:, :, x].transpose(0, 1)
 
 
 def put_rows(z: Tensor, paths: int, fresh: bool, at: slice, lines: Tensor) -> None:
-    """Rows (ways, N·M·W, C), summed over paths, into or onto z (N, H, W, C)."""
+    """Write rows (ways, N·M·W, C), summed over paths, to z (N, H, W, C), or add them unless `fresh`."""
     place = z[:, at].transpose(0, 1)  # (ways, N, W, C)
     first, *rest = lines.view(*place.shape[:2], paths, *place.shape[2:]).unbind(2)
     place.copy_(first) if fresh else place.add_(first)
@@ -168,14 +168,14 @@ def put_rows(z: Tensor, paths: int, fresh: bool, at: slice, lines: Tensor) -> No
 
 
 def put_columns(z: Tensor, paths: int, at: slice, lines: Tensor) -> None:
-    """Columns (ways, N·M·H, C), summed over paths, onto z (N, H, W, C)."""
+    """Add columns (ways, N·M·H, C), summed over paths, to z (N, H, W, C)."""
     place = z[:, :, at].permute(2, 0, 1, 3)  # (ways, N, H, C)
     for path in lines.view(*place.shape[:2], paths, *place.shape[2:]).unbind(2):
         place.add_(path)
 
 
 def _walk(first: Tensor, sweep: Sweep, keep: Keep, scratch: Scratch) -> None:
-    """Walk from the line `first` (rows, C) both ways; hand every line to `keep`."""
+    """Compute all lines from the line `first` (rows, C) in both directions; call `keep` with each."""
     keep(sweep.pair(0), first[None])
     ends = first.expand(2, *first.shape)
     if sweep.together:

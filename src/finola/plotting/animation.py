@@ -1,7 +1,7 @@
-"""The picture as it grows: every position shown once the recurrence has reached it, frame by frame, as a film.
+"""Animate the propagation: each frame shows the positions that the recurrence has reached.
 
-Both orders reach the position (y, x) from a start (y₀, x₀) after |y − y₀| + |x − x₀| steps, so what is there after n
-steps is a diamond around every start. Paths that start elsewhere arrive at other times; z sums those that have.
+Both orders reach position (y, x) from a start (y₀, x₀) after |y − y₀| + |x − x₀| steps, so the region reached after n
+steps is a diamond around each start. With several starts, z is the sum of the paths that have reached a position.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from finola.autoencoder import position_embedding
-from finola.files import check_folder, replacing, write_bytes
+from finola.errors import InputError, MissingExtraError
+from finola.files import replacing, write_bytes
 from finola.image_io import to_pillow
+from finola.plotting import style
 from finola.propagation import Position, propagate, start_positions
 from finola.tiling import cut, join, pad_to_multiple
 from finola.transitions import prepared
@@ -27,34 +29,34 @@ from finola.transitions import prepared
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
 
-PAPER = 0.93  # the grey of what is not there yet
+BACKGROUND = 0.93  # grey of positions that are not reached yet
 FORMATS = (".gif", ".webp", ".mp4")
-STILL = 1.5  # seconds that the whole picture stays
+HOLD = 1.5  # additional seconds of the last frame
 
 
 @torch.no_grad()
-def frames(model: Autoencoder, images: Tensor, count: int | None = None) -> list[Image.Image]:
-    """Images (N, 3, H, W) of any size growing from their starts, side by side where N > 1; the last frame is whole.
+def propagation_frames(model: Autoencoder, images: Tensor, count: int | None = None) -> list[Image.Image]:
+    """Frames of the propagation of images (N, 3, H, W) of any size, side by side; the last frame is complete.
 
-    There is a frame per step of the recurrence, or with `count` at most so many of them, evenly apart. The tiles of a
-    photo larger than the model's own size all grow at once, and each frame is decoded across their borders.
+    There is one frame per step, or at most `count` evenly spaced ones. All tiles of an image larger than the model's
+    size are propagated at the same time, and each frame is decoded across their borders.
 
     >>> import finola
-    >>> film = frames(finola.load("waves/64x1@8:32"), torch.rand(1, 3, 40, 70))
-    >>> len(film), film[0].size
+    >>> frames = propagation_frames(finola.load("waves/64x1@8:32"), torch.rand(1, 3, 40, 70))
+    >>> len(frames), frames[0].size
     (9, (70, 40))
     """
     config = model.config
     if config.transition == "conv-ae":
-        raise ValueError(f"{config} has no recurrence, so nothing grows: use a model without +convae.")
+        raise InputError(f"{config} has no recurrence to animate. Use a model without +convae.")
     if count is not None and count < 2:
-        raise ValueError(f"{count} frames are no film: use 2 or more.")
+        raise InputError(f"count must be at least 2 frames, got {count}.")
     height, width = images.shape[-2:]
     padded = pad_to_multiple(images.to(next(model.parameters())), config.image_size)
     tiles, grid = cut(padded, config.image_size)
     parts = _parts(model, model.encode(tiles))
     position = position_embedding(config.channels, config.map_size) if config.has_position else None
-    film = []
+    frames = []
     for step in _steps(max(int(distance.max()) for distance, _ in parts), count):
         reached = torch.stack([distance <= step for distance, _ in parts]).any(0)  # (h, w)
         z = sum(phi * (distance <= step).to(phi) for distance, phi in parts)
@@ -62,13 +64,13 @@ def frames(model: Autoencoder, images: Tensor, count: int | None = None) -> list
         z = z if position is None else z + position.to(z)
         drawn = model.decode(join(z, grid)).clamp(0, 1)
         shown = reached.repeat(*grid).repeat_interleave(config.cell[0], 0).repeat_interleave(config.cell[1], 1)
-        whole = torch.where(shown, drawn, drawn.new_tensor(PAPER))[..., :height, :width]
-        film.append(to_pillow(torch.cat(list(whole), dim=-1)))
-    return film
+        whole = torch.where(shown, drawn, drawn.new_tensor(BACKGROUND))[..., :height, :width]
+        frames.append(to_pillow(torch.cat(list(whole), dim=-1)))
+    return frames
 
 
 def _parts(model: Autoencoder, q: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Per start: how many steps away every position is (h, w), and the map φ (N, C, h, w) of the paths from there."""
+    """Per start: distance of every position in steps (h, w), and the map φ (N, C, h, w) of the paths from there."""
     config = model.config
     groups: dict[Position, list[int]] = {}
     for path, cell in enumerate(start_positions(config.start, config.map_size, config.paths)):
@@ -81,7 +83,7 @@ def _parts(model: Autoencoder, q: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def steps_from(start: Position, size: Position) -> Tensor:
-    """How many steps of the recurrence lead from `start` to every position: (H, W).
+    """Number of steps of the recurrence from `start` to every position: (H, W).
 
     >>> steps_from((0, 1), (2, 3)).tolist()
     [[1, 0, 1], [2, 1, 2]]
@@ -96,22 +98,24 @@ def _steps(last: int, count: int | None) -> list[int]:
     return [round(number * last / (count - 1)) for number in range(count)]
 
 
-def save(film: Sequence[Image.Image], path: str | Path, seconds: float = 3.0) -> Path:
-    """Write frames as .gif, .webp (Pillow) or .mp4 (imageio-ffmpeg, where installed), `seconds` long.
+def save_animation(frames: Sequence[Image.Image], path: str | Path, seconds: float = 3.0) -> Path:
+    """Write frames as an animation of `seconds`: .gif or .webp with Pillow, .mp4 with imageio-ffmpeg if installed.
 
-    The last frame stays a while longer. The file is written beside its target and renamed.
+    The last frame is held longer.
     """
     path = check_path(path)
-    if not film:
-        raise ValueError("a film needs at least one frame, got none.")
+    if not frames:
+        raise InputError("An animation needs at least 1 frame, got 0.")
     if not seconds > 0:
-        raise ValueError(f"a film of {seconds} seconds cannot be shown: use more than 0.")
-    each = max(20, round(1000 * seconds / len(film)))  # milliseconds; viewers slow down what is faster
+        raise InputError(f"seconds must be positive, got {seconds}.")
+    each = max(
+        20, round(1000 * seconds / len(frames))
+    )  # milliseconds; viewers do not play shorter frames at full speed
     if path.suffix.lower() == ".mp4":
-        _save_mp4(film, path, each)
+        _save_mp4(frames, path, each)
         return path
-    durations = [each] * (len(film) - 1) + [each + round(1000 * STILL)]
-    first, *rest = film
+    durations = [each] * (len(frames) - 1) + [each + round(1000 * HOLD)]
+    first, *rest = frames
     target = io.BytesIO()
     first.save(
         target, path.suffix[1:].upper(), save_all=True, append_images=rest, duration=durations, loop=0, quality=85
@@ -121,26 +125,25 @@ def save(film: Sequence[Image.Image], path: str | Path, seconds: float = 3.0) ->
 
 
 def check_path(path: str | Path) -> Path:
-    """The path, if a film can be written there."""
-    path = Path(path).expanduser()
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"cannot write a film as {str(path)!r}: end its name with one of {', '.join(FORMATS)}.")
-    check_folder(path)
+    """Return the path if an animation can be written there, else raise."""
+    path = style.check_path(path, FORMATS)
     if path.suffix.lower() == ".mp4" and find_spec("imageio_ffmpeg") is None:
-        raise ValueError("an .mp4 needs imageio-ffmpeg: pip install imageio-ffmpeg, or write a .webp or a .gif.")
+        raise MissingExtraError(
+            "Writing .mp4 requires imageio-ffmpeg; install it with: pip install imageio-ffmpeg, or write .webp or .gif."
+        )
     return path
 
 
-def _save_mp4(film: Sequence[Image.Image], path: Path, each: int) -> None:
-    """H.264 wants even sides; the last row or column is repeated where one is odd."""
+def _save_mp4(frames: Sequence[Image.Image], path: Path, each: int) -> None:
+    """Write H.264, which requires even sides; the last row or column of an odd side is repeated."""
     import imageio_ffmpeg
 
-    width, height = (side + side % 2 for side in film[0].size)
-    with replacing(path, ".part.mp4") as beside:  # ffmpeg chooses the format by the suffix
-        writer = imageio_ffmpeg.write_frames(str(beside), (width, height), fps=1000 / each, macro_block_size=1)
+    width, height = (side + side % 2 for side in frames[0].size)
+    with replacing(path, ".part.mp4") as temporary:  # ffmpeg chooses the format by the suffix
+        writer = imageio_ffmpeg.write_frames(str(temporary), (width, height), fps=1000 / each, macro_block_size=1)
         writer.send(None)
-        still = round(1000 * STILL / each)
-        for frame in [*film, *[film[-1]] * still]:
+        held = round(1000 * HOLD / each)
+        for frame in [*frames, *[frames[-1]] * held]:
             pixels = np.asarray(frame)
             writer.send(
                 np.pad(pixels, ((0, height - frame.height), (0, width - frame.width), (0, 0)), "edge").tobytes()

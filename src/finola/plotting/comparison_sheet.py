@@ -1,4 +1,4 @@
-"""A contact sheet: crops of a few photos as every method gives them back at one rate."""
+"""Contact sheet: crops of photos and of their reconstructions by several methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CROP, SCALE, CAPTION = 128, 2, 34
 
 
 def draw_sheet(photos: Photos, methods: Mapping[str, Method], path: str | Path, limit: int = 4) -> Path:
-    """Crops from the middle of the first photos, doubled: the original, then what each method made of it."""
+    """Write centre crops of the first photos, enlarged twice: the original and the reconstruction of each method."""
     dataset = photos.open()
     rows = []
     for index in range(min(limit, len(photos.names(dataset)))):
@@ -36,8 +36,8 @@ def draw_sheet(photos: Photos, methods: Mapping[str, Method], path: str | Path, 
     return save_photo(torch.cat(rows, dim=-2), path)
 
 
-def _captioned(image: Tensor, title: str, figures: str) -> Tensor:
-    """A crop, doubled without smoothing, under two lines of text."""
+def _captioned(image: Tensor, title: str, metrics: str) -> Tensor:
+    """Crop, enlarged twice without interpolation, below two lines of text."""
     from PIL import Image, ImageDraw
 
     height, width = image.shape[-2:]
@@ -47,6 +47,6 @@ def _captioned(image: Tensor, title: str, figures: str) -> Tensor:
     tile = Image.new("RGB", (SCALE * CROP + 6, SCALE * CROP + CAPTION), "white")
     pen = ImageDraw.Draw(tile)
     pen.text((3, 3), title, fill="black")
-    pen.text((3, 17), figures, fill="black")
+    pen.text((3, 17), metrics, fill="black")
     tile.paste(to_pillow(crop), (3, CAPTION - 2))
     return pixels(tile)

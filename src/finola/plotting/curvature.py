@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from finola.evaluation.curvature import Curved, peaks, sharpness
-from finola.plotting.waves import FAINT, INK
+from finola.evaluation.curvature import CurvatureMap, peak_curvature, peaks
+from finola.plotting.style import FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,8 +17,8 @@ SHOWN = 4  # surfaces per model
 STYLES = ("-", "--", ":", "-.")
 
 
-def plot_curvature(models: Sequence[Curved], image: Tensor, title: str) -> Figure:
-    """The sharpest surfaces of every model, shaded by κ, and all channels' ranks beside the photo (3, H, W)."""
+def plot_curvature(models: Sequence[CurvatureMap], image: Tensor, title: str) -> Figure:
+    """Plot the photo (3, H, W), the curvature of all channels by rank, and the most curved channels shaded by κ."""
     from matplotlib.figure import Figure
 
     rows = len(models)
@@ -31,7 +31,7 @@ def plot_curvature(models: Sequence[Curved], image: Tensor, title: str) -> Figur
     photo.set_title("photo", fontsize=9, color=INK)
     ranks = figure.add_subplot(grid[0, 1:])
     for number, one in enumerate(models):
-        values = sharpness(one.kappa)[one.order].clamp_min(1e-12).numpy()
+        values = peak_curvature(one.kappa)[one.order].clamp_min(1e-12).numpy()
         style = STYLES[number % len(STYLES)]
         ranks.plot(range(1, len(values) + 1), values, style, color=INK, lw=1.5, label=one.name)
         for slot, channel in enumerate(one.order[:SHOWN].tolist()):
@@ -39,7 +39,7 @@ def plot_curvature(models: Sequence[Curved], image: Tensor, title: str) -> Figur
             _surface(axes, one, channel, f"{one.name}\n" if slot == 0 else "\n")
     ranks.set(xscale="log", yscale="log", xlabel="rank of the channel", ylabel="κ₊ and κ₋, rms (position⁻²)")
     ranks.set_title(
-        "every channel, the sharpest first; below, the sharpest: lighter where κ > 0, darker where κ < 0",
+        "all channels by decreasing curvature; below, the first four: lighter where κ > 0, darker where κ < 0",
         fontsize=9,
         color=INK,
     )
@@ -48,8 +48,8 @@ def plot_curvature(models: Sequence[Curved], image: Tensor, title: str) -> Figur
     return figure
 
 
-def _surface(axes: Any, one: Curved, channel: int, head: str) -> None:
-    """z_k as a surface, lighter where κ > 0 (bowls and domes), darker where κ < 0 (saddles); the border as inside."""
+def _surface(axes: Any, one: CurvatureMap, channel: int, head: str) -> None:
+    """Plot z_k as a surface, lighter where κ > 0, darker where κ < 0; the border repeats the nearest κ."""
     import numpy as np
     from matplotlib import colormaps
 

@@ -1,6 +1,6 @@
-"""The figures of the appendix, "Inspecting the Image Distribution in q Space", each with the numbers it shows.
+"""Plots of the latent space of q (appendix A.6), each with the values it shows.
 
-Images are (N, 3, H, W) in [0, 1], all of one size; a model smaller than them draws them tile by tile.
+Images are (N, 3, H, W) in [0, 1], all of one size; if it is larger than the model's, they are processed in tiles.
 """
 
 from __future__ import annotations
@@ -12,10 +12,20 @@ import torch
 from torch import Tensor
 
 from finola.config import ModelConfig
-from finola.evaluation.latent.operations import Encoded, contrast, correlation, draw, encode, fade, mix, project, sample
+from finola.evaluation.latent.operations import (
+    Encoded,
+    contrast,
+    correlation,
+    decode,
+    encode,
+    fade,
+    interpolate,
+    project,
+    sample,
+)
 from finola.evaluation.latent.statistics import Statistics
 from finola.metrics import psnr
-from finola.plotting.waves import INK
+from finola.plotting.style import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,106 +33,110 @@ if TYPE_CHECKING:
 
     from finola.autoencoder import Autoencoder
 
-SIDE = 1.55  # inches of one picture
+SIDE = 1.55  # inches per image
 
 
-class Drawn(NamedTuple):
-    """A figure, and the numbers in it."""
+class Plot(NamedTuple):
+    """A figure and the values shown in it."""
 
     figure: Figure
-    numbers: dict[str, Any]
+    values: dict[str, Any]
 
 
-def averaged(model: Autoencoder, statistics: Statistics) -> Drawn:
-    """What the mean q̄ draws, and how much of the variance the first components hold."""
-    image = draw(model, statistics.mean[None])
+def plot_mean(model: Autoencoder, statistics: Statistics) -> Plot:
+    """Image decoded from the mean q̄, and the variance explained by the first components."""
+    image = decode(model, statistics.mean[None])
     explained = statistics.explained()
-    numbers = {
+    values = {
         "std": float(contrast(image)),
         "colour": [round(float(value), 4) for value in image.mean((0, 2, 3))],
         "components_for_90_percent": int((explained < 0.9).sum()) + 1 if explained[-1] >= 0.9 else None,
     }
     figure, (left, right) = _figure(1, 2, (7.2, 3.4), f"The mean of q, {_over(statistics)}", [1, 1.35])
-    _picture(left, image[0], "what q̄ draws", f"standard deviation {numbers['std']:.3f}")
+    _show(left, image[0], "decoded q̄", f"standard deviation {values['std']:.3f}")
     right.plot(range(1, len(explained) + 1), 100 * explained.numpy(), color=INK, lw=1.6)
-    right.set(xscale="log", ylim=(0, 101), xlabel="principal components K", ylabel="variance of q held, %")
+    right.set(xscale="log", ylim=(0, 101), xlabel="principal components K", ylabel="explained variance of q, %")
     right.set_title("the first K components", fontsize=9, color=INK)
     right.grid(alpha=0.3, which="both")
-    return Drawn(figure, numbers)
+    return Plot(figure, values)
 
 
-def faded(model: Autoencoder, statistics: Statistics, images: Tensor, steps: int = 6, end: float = 1.0) -> Drawn:
-    """From every image to the mean (end = 1), or through it to the mirror 2q̄ − q (end = 2)."""
+def plot_fade(model: Autoencoder, statistics: Statistics, images: Tensor, steps: int = 6, end: float = 1.0) -> Plot:
+    """Interpolation from every image to the mean (end = 1), or through it to the mirror 2q̄ − q (end = 2)."""
     at, encoded = torch.linspace(0, end, steps).tolist(), encode(model, images)
-    columns = [_redraw(model, encoded, fade(encoded.q, statistics, t)) for t in at]
+    columns = [_decode(model, encoded, fade(encoded.q, statistics, t)) for t in at]
     heads = [_headline(t) for t in at]
-    what = "fading into the mean" if end == 1 else "through the mean to the mirror 2q̄ − q"
+    what = "interpolated to the mean" if end == 1 else "through the mean to the mirror 2q̄ − q"
     spread = [contrast(column).tolist() for column in columns]
     captions = [[f"std {value:.3f}" for value in column] for column in spread]
     figure = _sheet([images, *columns], ["photo", *heads], [None, *captions], f"q {what}, {_over(statistics)}")
-    numbers: dict[str, Any] = {"t": at, "std": spread}
+    values: dict[str, Any] = {"t": at, "std": spread}
     if end == 2:
-        middle = _redraw(model, encoded, fade(encoded.q, statistics, 1.0))
-        numbers["correlation_of_mirror"] = correlation(columns[0] - middle, columns[-1] - middle).tolist()
-    return Drawn(figure, numbers)
+        middle = _decode(model, encoded, fade(encoded.q, statistics, 1.0))
+        values["correlation_of_mirror"] = correlation(columns[0] - middle, columns[-1] - middle).tolist()
+    return Plot(figure, values)
 
 
-def interpolated(model: Autoencoder, first: Tensor, second: Tensor, steps: int = 5) -> Drawn:
-    """(1 − t)·q₁ + t·q₂ for two batches of images, above what mixing their pixels gives."""
+def plot_interpolation(model: Autoencoder, first: Tensor, second: Tensor, steps: int = 5) -> Plot:
+    """Interpolation (1 − t)·q₁ + t·q₂ for two batches of images, above the interpolation of their pixels."""
     at, one, two = torch.linspace(0, 1, steps).tolist(), encode(model, first), encode(model, second)
-    mixed = [_redraw(model, one, mix(one.q, two.q, t)) for t in at]
-    pixels = [mix(mixed[0], mixed[-1], t) for t in at]
-    figures = torch.stack([psnr(a, b) for a, b in zip(mixed, pixels, strict=True)])  # (steps, N)
+    blended = [_decode(model, one, interpolate(one.q, two.q, t)) for t in at]
+    pixels = [interpolate(blended[0], blended[-1], t) for t in at]
+    metrics = torch.stack([psnr(a, b) for a, b in zip(blended, pixels, strict=True)])  # (steps, N)
     captions = [
-        None if t in (0, 1) else [f"{v:.1f} dB to pixels" for v in row] for t, row in zip(at, figures, strict=True)
+        None if t in (0, 1) else [f"{v:.1f} dB to pixels" for v in row] for t, row in zip(at, metrics, strict=True)
     ]
-    columns = [torch.stack([a, b], 1).flatten(0, 1) for a, b in zip(mixed, pixels, strict=True)]
+    columns = [torch.stack([a, b], 1).flatten(0, 1) for a, b in zip(blended, pixels, strict=True)]
     doubled = [None if c is None else [text for caption in c for text in (caption, "")] for c in captions]
-    rows = ["mixed in q", "mixed in pixels"] * len(first)
+    rows = ["interpolated q", "interpolated pixels"] * len(first)
     heads = [f"t = {t:.2f}" for t in at]
     figure = _sheet(columns, heads, doubled, f"(1 − t)·q₁ + t·q₂, {model.config}", rows)
-    inner = {f"{t:.2f}": figures[i].tolist() for i, t in enumerate(at) if 0 < t < 1}
-    return Drawn(figure, {"psnr_to_pixel_mix": inner})
+    inner = {f"{t:.2f}": metrics[i].tolist() for i, t in enumerate(at) if 0 < t < 1}
+    return Plot(figure, {"psnr_to_pixel_mix": inner})
 
 
-def sampled(model: Autoencoder, statistics: Statistics, count: int = 10, seed: int = 0) -> Drawn:
-    """Pictures of q drawn from the Gaussian with this mean and covariance."""
-    images = draw(model, sample(statistics, count, torch.Generator().manual_seed(seed)))
+def plot_samples(model: Autoencoder, statistics: Statistics, count: int = 10, seed: int = 0) -> Plot:
+    """Images decoded from samples of the Gaussian with the mean and covariance of q."""
+    images = decode(model, sample(statistics, count, torch.Generator().manual_seed(seed)))
     width = min(5, count)
     rows = -(-count // width)
     figure, axes = _figure(rows, width, (width * SIDE + 0.3, rows * SIDE + 0.3), f"Samples of q, {_over(statistics)}")
     for number, one in enumerate(axes):
-        _picture(one, images[number] if number < count else None)
-    return Drawn(figure, {"count": count, "seed": seed, "std": contrast(images).tolist()})
+        _show(one, images[number] if number < count else None)
+    return Plot(figure, {"count": count, "seed": seed, "std": contrast(images).tolist()})
 
 
-def principal(model: Autoencoder, statistics: Statistics, images: Tensor, counts: Sequence[int] | None = None) -> Drawn:
-    """Every image from its first K principal components, for growing K."""
+def plot_components(
+    model: Autoencoder, statistics: Statistics, images: Tensor, counts: Sequence[int] | None = None
+) -> Plot:
+    """Every image decoded from its first K principal components, for increasing K."""
     known = len(statistics.components)
     power = known.bit_length() - 1
     counts = list(counts or sorted({*(1 << max(0, power - less) for less in (7, 5, 3, 1)), known}))
     encoded = encode(model, images)
-    columns = [_redraw(model, encoded, project(encoded.q, statistics, k)) for k in counts]
-    figures = [psnr(column, images) for column in columns]
-    captions = [[f"{value:.1f} dB" for value in row] for row in figures]
+    columns = [_decode(model, encoded, project(encoded.q, statistics, k)) for k in counts]
+    metrics = [psnr(column, images) for column in columns]
+    captions = [[f"{value:.1f} dB" for value in row] for row in metrics]
     heads = [f"K = {k}" for k in counts]
     title = f"The first K principal components of q, {_over(statistics)}"
     figure = _sheet([*columns, images], [*heads, "photo"], [*captions, None], title)
-    return Drawn(figure, {"components": counts, "psnr": [row.tolist() for row in figures]})
+    return Plot(figure, {"components": counts, "psnr": [row.tolist() for row in metrics]})
 
 
-def found(query: Tensor, images: Tensor, similarities: Sequence[float], names: Sequence[str], title: str) -> Drawn:
-    """A photo (3, H, W) and its neighbours (N, 3, H, W), nearest first."""
+def plot_neighbours(
+    query: Tensor, images: Tensor, similarities: Sequence[float], names: Sequence[str], title: str
+) -> Plot:
+    """A photo (3, H, W) and its nearest neighbours (N, 3, H, W)."""
     captions = [None, *[[f"{value:.3f}"] for value in similarities]]
-    heads = ["searched for", *[f"number {place}" for place in range(1, len(images) + 1)]]
+    heads = ["query", *[f"number {place}" for place in range(1, len(images) + 1)]]
     figure = _sheet([query[None], *[image[None] for image in images]], heads, captions, title)
-    return Drawn(
+    return Plot(
         figure, {"neighbours": [{"name": n, "similarity": s} for n, s in zip(names, similarities, strict=True)]}
     )
 
 
-def _redraw(model: Autoencoder, encoded: Encoded, q: Tensor) -> Tensor:
-    return draw(model, q, encoded.grid, encoded.size)
+def _decode(model: Autoencoder, encoded: Encoded, q: Tensor) -> Tensor:
+    return decode(model, q, encoded.grid, encoded.size)
 
 
 def _headline(t: float) -> str:
@@ -142,7 +156,7 @@ def _sheet(
     title: str,
     rows: Sequence[str] = (),
 ) -> Figure:
-    """One column of pictures (N, 3, H, W) beside the other."""
+    """Sheet with one column per batch of images (N, 3, H, W)."""
     height, width = len(columns[0]), len(columns)
     aspect = columns[0].shape[-2] / columns[0].shape[-1]
     line = SIDE * aspect + (0.13 if any(captions) else 0.0)
@@ -150,7 +164,7 @@ def _sheet(
     for number, one in enumerate(axes):
         row, column = divmod(number, width)
         texts = captions[column]
-        _picture(one, columns[column][row], heads[column] if row == 0 else "", texts[row] if texts else "")
+        _show(one, columns[column][row], heads[column] if row == 0 else "", texts[row] if texts else "")
         if rows and column == 0:
             one.set_ylabel(rows[row], fontsize=9, color=INK)
     return figure
@@ -167,7 +181,7 @@ def _figure(
     return figure, list(axes.flat)
 
 
-def _picture(axes: Axes, image: Tensor | None, head: str = "", caption: str = "") -> None:
+def _show(axes: Axes, image: Tensor | None, head: str = "", caption: str = "") -> None:
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)

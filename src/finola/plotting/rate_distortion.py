@@ -1,4 +1,4 @@
-"""The rate–distortion plot, and PSNR against latents."""
+"""Plot rate–distortion curves and PSNR over the number of latents."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from finola.compare.report import NAMES, by_latents
 FAMILIES = {"dct": "DCT", "dwt": "DWT", "dtcwt": "DTCWT", "klt64": "KLT, 64x64 tiles", "klt256": "KLT, whole photos"}
 
 
-def draw(result: dict[str, Any], path: str | Path) -> Path:
-    """Draw what a comparison found: curves over bits per pixel on the left, points over latents on the right."""
+def plot_rate_distortion(result: dict[str, Any], path: str | Path) -> Path:
+    """Plot the result of a comparison: PSNR over bits per pixel on the left, over latents on the right."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    from finola.plotting.waves import check_path, save_figure
+    from finola.plotting.style import check_path, save_figure
 
     path = check_path(path)
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
@@ -34,7 +34,9 @@ def draw(result: dict[str, Any], path: str | Path) -> Path:
         family = method["word"].partition(":")[0]
         name = FAMILIES.get(family, method["word"])
         if family.startswith("waves/"):
-            name = f"wave start, untrained, {'64x64 tiles' if method['word'].endswith(':64') else 'whole photos'}"
+            name = (
+                f"wave initialisation, untrained, {'64x64 tiles' if method['word'].endswith(':64') else 'whole photos'}"
+            )
         families.setdefault(name, []).append((method["latents_per_256x256"], method["psnr"]))
     for name, points in families.items():
         right.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=name)

@@ -1,4 +1,4 @@
-"""One wave on its way: a channel of ζ as a profile over y, with x for time (§3, Δxζ = λ Δyζ)."""
+"""Animate one channel of ζ as a profile over y, with x as time (§3, Δxζ = λ Δyζ)."""
 
 from __future__ import annotations
 
@@ -11,43 +11,45 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from finola.plotting.waves import INK, caption, liveliest
+from finola.errors import InputError
+from finola.plotting.style import INK
+from finola.plotting.waves import caption, zeta_of_tile
 from finola.propagation import Position, start_positions
 from finola.wave.analysis import waves
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
 
-TRAIL = 4  # profiles before the present one, fading
+TRAIL = 4  # previous profiles, drawn with decreasing opacity
 
 
 @torch.no_grad()
 def wave_frames(model: Autoencoder, images: Tensor, channel: int) -> list[Image.Image]:
-    """ζ_k of the first image's liveliest tile, column after column away from the start, a frame each.
+    """Frames of ζ_k of the first image's tile of highest contrast, one per column away from the start.
 
-    At the left its real part over the largest quadrant around the start, at the right its profile over y in the marked
-    column, with those before it fading: where ζ keeps to its equation, the profile travels at its speed λ.
+    On the left is the real part over the largest quadrant around the start, on the right its profile over y in the
+    marked column and in the previous ones. Where ζ satisfies its equation, the profile moves at the speed λ.
 
     >>> import finola
-    >>> film = wave_frames(finola.load("waves/64x1@8:32"), torch.rand(1, 3, 32, 32), 3)
-    >>> len(film)
+    >>> frames = wave_frames(finola.load("waves/64x1@8:32"), torch.rand(1, 3, 32, 32), 3)
+    >>> len(frames)
     4
     """
     config = model.config
     if not 0 <= channel < config.channels:
-        raise ValueError(f"there is no wave {channel}: {config} has the channels 0 to {config.channels - 1}.")
+        raise InputError(f"channel is {channel}, but {config} has channels 0 to {config.channels - 1}.")
     found = waves(model)
     quadrant = largest_quadrant(start_positions(config.start, config.map_size, config.paths)[0], config.map_size)
-    zeta, (y, x) = liveliest(found, images[:1], quadrant)
+    zeta, (y, x) = zeta_of_tile(found, images[:1], quadrant)
     real = zeta[channel].real.numpy()
     across = real[:, x:] if "right" in quadrant else real[:, x::-1]
     values = across[y:] if "down" in quadrant else across[y::-1]
     title = f"{config}, {quadrant}\n{caption(found, quadrant, channel)}"
-    return list(_film(values, quadrant, title))
+    return list(_render(values, quadrant, title))
 
 
 def largest_quadrant(start: Position, size: Position) -> str:
-    """The quadrant around a start with the most steps in it; from the centre the paper's, right-down.
+    """Largest quadrant around a start; from the centre, right-down as in the paper.
 
     >>> largest_quadrant((8, 8), (16, 16)), largest_quadrant((7, 0), (8, 8))
     ('right-down', 'right-up')
@@ -57,8 +59,8 @@ def largest_quadrant(start: Position, size: Position) -> str:
     return f"{across}-{'down' if height - y >= y else 'up'}"
 
 
-def _film(values: NDArray[np.float64], quadrant: str, title: str) -> Iterator[Image.Image]:
-    """One figure whose mark and profiles move: laid out once, a fraction of the cost of a figure per frame."""
+def _render(values: NDArray[np.float64], quadrant: str, title: str) -> Iterator[Image.Image]:
+    """Update the marker and the profiles of one figure, which is much faster than a figure per frame."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

@@ -1,4 +1,4 @@
-"""The waves of a model as one picture: its speeds, some channels of ζ, and where on a photo the wave equation holds."""
+"""Plot the waves of a model: speeds, some channels of ζ, and the residual of the wave equation on a photo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from finola.config import ModelConfig
-from finola.files import check_folder, replacing
+from finola.errors import InputError
+from finola.plotting.style import FAINT, INK, check_path, save_figure
 from finola.propagation import propagate, start_positions
 from finola.tiling import cut, pad_to_multiple
 from finola.transitions import prepared
@@ -27,41 +28,23 @@ if TYPE_CHECKING:
 COLOURS = {"complex": "#3b6fb6", "real": "#d9792b", "unit": "#2f9e5b", "infinite": "#8d4bb0", "static": "#9aa0a6"}
 COLOURS["undefined"] = "#c23b3b"
 SURFACES = 4
-INK, FAINT = "#22262b", "#c9ced6"
 
 
 @torch.no_grad()
 def plot_waves(
     waves: Waves, measurement: Measurement, images: Tensor, path: str | Path, quadrant: str = "right-down"
 ) -> Path:
-    """Draw `waves`, and what `measurement` found on images (N, 3, H, W) of which the first is shown, into a file.
+    """Plot `waves` and the `measurement` on images (N, 3, H, W), of which the first is shown, to a file.
 
-    The suffix of `path` chooses the format: .png, .pdf, .svg or .jpg. It is written beside its target and renamed.
+    The suffix of `path` selects the format: .png, .pdf, .svg or .jpg.
     """
     path = check_path(path)
     if waves.model is None:
-        raise ValueError("waves of bare matrices have no photo to be drawn on: use waves(model).")
-    return save_figure(_draw(waves, measurement, images[:1], quadrant), path)
+        raise InputError("Waves computed from matrices have no images to plot. Use finola.waves(model).")
+    return save_figure(_figure(waves, measurement, images[:1], quadrant), path)
 
 
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as .png, .pdf, .svg or .jpg, beside its target and renamed."""
-    path = check_path(path)
-    with replacing(path) as beside:
-        figure.savefig(beside, format=path.suffix.lower()[1:], dpi=130)
-    return path
-
-
-def check_path(path: str | Path) -> Path:
-    """The path, if a picture can be written there."""
-    path = Path(path).expanduser()
-    formats = (".png", ".pdf", ".svg", ".jpg")
-    if path.suffix.lower() not in formats:
-        raise ValueError(f"cannot draw into {str(path)!r}: end its name with one of {', '.join(formats)}.")
-    return check_folder(path)
-
-
-def _draw(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str) -> Figure:
+def _figure(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str) -> Figure:
     from matplotlib.figure import Figure
 
     model = waves.model
@@ -82,7 +65,7 @@ def _draw(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str) 
         _frame(axes, title)
     _residuals(figure, figure.add_subplot(top[3]), image, measurement, model.config)
 
-    zeta, start = liveliest(waves, image, quadrant)
+    zeta, start = zeta_of_tile(waves, image, quadrant)
     for slot, channel in enumerate(_strongest(zeta, waves[quadrant])):
         axes = figure.add_subplot(bottom[slot], projection="3d")
         _surface(axes, zeta[channel], start, caption(waves, quadrant, channel))
@@ -92,18 +75,18 @@ def _draw(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str) 
 def _headline(waves: Waves, measurement: Measurement, quadrant: str) -> str:
     model = waves.model
     assert model is not None
-    figures = (
+    metrics = (
         f"residual {measurement.residual['mean']:.2g}",
         f"path inconsistency {measurement.path_inconsistency:.2g}",
         f"σ from {measurement.sigma_min:.4g} to {measurement.sigma_max:.4g}",
         f"varying by {measurement.sigma_spread:.2g} within a map",
     )
     words = textwrap.fill(waves[quadrant].words, 190)
-    return f"{model.config}, {quadrant}:  {'   ·   '.join(figures)}\n{words}"
+    return f"{model.config}, {quadrant}:  {'   ·   '.join(metrics)}\n{words}"
 
 
 def _plane(axes: Axes, quadrant: Quadrant) -> None:
-    """Every speed in the complex plane, drawn in a disc: |λ| = 1 halfway to the rim, |λ| = ∞ on it."""
+    """Plot the speeds in the complex plane, compressed to a disc: |λ| = 1 is at half the radius, |λ| = ∞ on the rim."""
     import numpy as np
 
     for speed, label in ((1 / 3, "⅓"), (1.0, "|λ| = 1"), (3.0, "3"), (10.0, "10"), (np.inf, "∞")):
@@ -152,7 +135,7 @@ def _frame(axes: Axes, title: str) -> None:
 
 
 def _residuals(figure: Figure, axes: Axes, image: Tensor, measurement: Measurement, config: ModelConfig) -> None:
-    """The residual of the mean map over the photo in grey."""
+    """Plot the residual of the mean of both orders over the photo in grey."""
     import numpy as np
     from matplotlib.colors import LogNorm, Normalize
 
@@ -162,7 +145,7 @@ def _residuals(figure: Figure, axes: Axes, image: Tensor, measurement: Measureme
     known = values[np.isfinite(values) & (values > 0)]
     low, high = np.quantile(known, (0.02, 0.98)) if len(known) else (0.0, 1.0)
     norm = LogNorm(low, high) if low > 0 and high > 30 * low else Normalize(0, max(high, 1e-12))
-    squares = [max(1, side - 1) for side in config.map_size]  # a tile's squares are stretched over the whole tile
+    squares = [max(1, side - 1) for side in config.map_size]  # differences of a tile, stretched over the tile
     bottom, right = (values.shape[i] // squares[i] * config.image_size[i] - 0.5 for i in (0, 1))
     extent = (-0.5, right, bottom, -0.5)
     drawn = axes.imshow(values, norm=norm, cmap="inferno", alpha=0.6, extent=extent, interpolation="nearest")
@@ -172,8 +155,8 @@ def _residuals(figure: Figure, axes: Axes, image: Tensor, measurement: Measureme
     bar.ax.tick_params(labelsize=7)
 
 
-def liveliest(waves: Waves, image: Tensor, quadrant: str) -> tuple[Tensor, tuple[int, int]]:
-    """ζ (C, H, W) of the tile with the most contrast, and the first path's start."""
+def zeta_of_tile(waves: Waves, image: Tensor, quadrant: str) -> tuple[Tensor, tuple[int, int]]:
+    """ζ (C, H, W) of the tile of highest contrast, and the start of the first path."""
     model = waves.model
     assert model is not None
     config = model.config
@@ -184,20 +167,20 @@ def liveliest(waves: Waves, image: Tensor, quadrant: str) -> tuple[Tensor, tuple
 
 
 def _strongest(zeta: Tensor, quadrant: Quadrant) -> list[int]:
-    """The channels that vary most over the map, different speeds first."""
-    fresh: dict[tuple[float, float], int] = {}
-    again: list[int] = []
+    """Channels of largest variance over the map; those with distinct speeds come first."""
+    distinct: dict[tuple[float, float], int] = {}
+    repeated: list[int] = []
     for channel in torch.argsort(zeta.flatten(1).var(1), descending=True).tolist():
         speed = complex(quadrant.speeds[channel])
         key = round(speed.real, 6) if math.isfinite(speed.real) else math.inf, round(abs(speed.imag), 6)
         if quadrant.kinds[channel] != "static":
-            if key in fresh:
-                again.append(channel)
+            if key in distinct:
+                repeated.append(channel)
             else:
-                fresh[key] = channel
-        if len(fresh) == SURFACES:
+                distinct[key] = channel
+        if len(distinct) == SURFACES:
             break
-    return [*fresh.values(), *again][:SURFACES]
+    return [*distinct.values(), *repeated][:SURFACES]
 
 
 def caption(waves: Waves, quadrant: str, channel: int) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from finola.config import ModelConfig
+from finola.paper import cite
 from finola.recipes.recognition import RECOGNITION
 
 
@@ -31,11 +32,15 @@ class Alias:
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure of the paper, cited by number and by its label in the LaTeX source."""
+    """A table or figure of the paper, or a part of it, by its label in the LaTeX source."""
 
-    number: str
     label: str
     rows: dict[str, Row | Alias]
+    part: str = ""
+
+    def citation(self) -> str:
+        """Number and label."""
+        return cite(self.label, self.part)
 
 
 GRID: dict[int, dict[int, float | None]] = {
@@ -54,7 +59,6 @@ def _of_size(channels: int, paths: int) -> str:
 
 TABLES = {
     "resolution": Table(
-        "Table 1",
         "table:multi-resolution",
         {
             f"3072x1@{side}": Row(f"a map of {side}x{side}, one path", f"mf-w2880/3072x1@{side}", psnr)
@@ -70,7 +74,6 @@ TABLES = {
         },
     ),
     "autoregression": Table(
-        "Table 2",
         "table:comp-auto",
         {
             "repetition@16": Row("repetition, 16x16", "mf-w2880/3072x1@16+repeat", 16.1),
@@ -88,7 +91,6 @@ TABLES = {
         },
     ),
     "nonlinear": Table(
-        "Table 3",
         "table:comp-nonlinear",
         {
             f"mlp-{channels}": Row(f"norm+nonlinear, C = {channels}", f"mf-w2880/{channels}x1@16+mlp", psnr)
@@ -100,7 +102,6 @@ TABLES = {
         },
     ),
     "normalisation": Table(
-        "Table 4",
         "table:comp-norm",
         {
             "batch-norm": Row("batch norm (25.1 dB on train)", "mf-w2880/3072x1@16+batchnorm", 16.3),
@@ -108,7 +109,6 @@ TABLES = {
         },
     ),
     "grid": Table(
-        "Fig. 6",
         "fig:val-relax",
         {
             f"{channels}x{paths}": Row(_of_size(channels, paths), f"mf-w2880/{channels}x{paths}@64", psnr)
@@ -117,7 +117,6 @@ TABLES = {
         },
     ),
     "conv-ae": Table(
-        "Table 7",
         "table:comp-ae",
         {
             "conv-ae-2048": Row("Conv-AE, latent 2048", "mf-w2880/512x4@64+convae", 24.6),
@@ -127,9 +126,9 @@ TABLES = {
         },
     ),
     "channels": Table(
-        "Table 14a",
         "table:ablation",
-        {
+        part="a",
+        rows={
             str(channels): Row(f"C = {channels}", f"mf-w2880/{channels}x1@16", psnr)
             for channels, psnr in {
                 4096: 25.9,
@@ -144,16 +143,15 @@ TABLES = {
         },
     ),
     "encoders": Table(
-        "Table 14b",
         "table:ablation",
-        {
+        part="b",
+        rows={
             f"mf-w{width}": Row(f"Mobile-Former W{width}", f"mf-w{width}/3072x1@16", psnr)
             for width, psnr in {5760: 26.1, 4320: 26.0, 1440: 25.1, 720: 24.4}.items()
         }
         | {"mf-w2880": Alias("Mobile-Former W2880", of="channels/3072")},
     ),
     "position": Table(
-        "Fig. 9",
         "fig:appendix:recon-pos",
         {
             "center": Alias("q at the center", of="channels/3072"),
@@ -164,7 +162,6 @@ TABLES = {
         },
     ),
     "speeds": Table(
-        "Table 15",
         "table:special-case-all",
         {
             "complex": Alias("complex speeds", of="grid/1024x4"),
@@ -174,7 +171,6 @@ TABLES = {
         },
     ),
     "starts": Table(
-        "Table 16",
         "table:mixture-hidden-waves",
         {
             f"{channels}x{paths}-scatter": Row(
@@ -202,8 +198,8 @@ def _model_row(name: str) -> Row:
 
 
 def _paper(name: str) -> dict[str, Any]:
-    row, number = _model_row(name), TABLES[name.partition("/")[0]].number
-    settings = {"base": "_paper", "about": f"{number}: {ROWS[name].about}", "model": {"name": row.model}}
+    row, citation = _model_row(name), TABLES[name.partition("/")[0]].citation()
+    settings = {"base": "_paper", "about": f"{citation}: {ROWS[name].about}", "model": {"name": row.model}}
     return settings | {"paper_psnr": row.psnr}
 
 
@@ -248,7 +244,7 @@ STARTING_POINTS = (
 """Recipes to start from: none needs a GPU, the first no data."""
 
 GROUPS: dict[str, str] = {
-    **{f"paper/{folder}/": f"{table.number} of the paper ({table.label})" for folder, table in TABLES.items()},
+    **{f"paper/{folder}/": f"{table.citation()} of the paper" for folder, table in TABLES.items()},
     "cpu/": "a small version of each paper/… recipe for CPUs",
     "masked/": "masked FINOLA: pre-training, and reconstruction from its encoder",
     "probe/": "classification heads on a frozen encoder",

@@ -41,10 +41,10 @@ USAGE: dict[str, tuple[str, ...]] = {
 USAGE["moco"] = USAGE["masked"]
 USAGE["detect"] = USAGE["segment"] = (
     "import finola",
-    "from finola.evaluation.detection import find_in",
+    "from finola.evaluation.detection import detect",
     "from finola.image_io import open_photo",
     'model = finola.load_detector("path/to/this/folder")',
-    'find_in(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
+    'detect(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
 )
 """Usage example of the model card, by task."""
 

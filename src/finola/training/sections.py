@@ -1,4 +1,4 @@
-"""Sections of recipes, with defaults of the paper where it gives them (Table 12), and checks of their values."""
+"""Sections of recipes and checks of their values; defaults are those of Table 13 (table:appendix:FINOLA) if given."""
 
 from __future__ import annotations
 

@@ -240,10 +240,10 @@ class Waves:
         return ""
 
     def residual(self, images: Tensor | Iterable[Tensor]) -> Measurement:
-        """Measure the residual of the wave equation on images; see `finola.wave.residuals.measure`."""
-        from finola.wave.residuals import measure
+        """Measure the residual of the wave equation on images; see `finola.wave.residuals.measure_waves`."""
+        from finola.wave.residuals import measure_waves
 
-        return measure(self, images)
+        return measure_waves(self, images)
 
 
 def waves(model: Autoencoder | LinearAfterNorm | Coefficients) -> Waves:

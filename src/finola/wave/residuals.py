@@ -34,7 +34,7 @@ ELEMENTS = 2**22  # maximum number of elements of the maps in memory
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of `measure`. Residuals are between 0, where the equation holds, and 1."""
+    """Result of `measure_waves`. Residuals are between 0, where the equation holds, and 1."""
 
     images: int
     residual: dict[str, float]  # ‖β Δxζ − α Δyζ‖ / (‖β Δxζ‖ + ‖α Δyζ‖) per order; each (α, β) has unit norm
@@ -54,7 +54,7 @@ class Measurement:
         """
         return self.maps["mean"][0]
 
-    def figures(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """All metrics except the maps, ready for JSON; values that are not finite become None."""
 
         def plain(value: object) -> object:
@@ -66,13 +66,13 @@ class Measurement:
 
 
 @torch.no_grad()
-def measure(found: Waves, images: Tensor | Iterable[Tensor]) -> Measurement:
+def measure_waves(found: Waves, images: Tensor | Iterable[Tensor]) -> Measurement:
     """Measure `waves(model)` on images (N, 3, H, W), or one by one (3, H, W), of any size.
 
     The recurrence runs in the dtype of the model, the measurement in float64. Larger images are split into tiles.
 
     >>> import finola
-    >>> found = measure(finola.waves(finola.create("waves/64x1@8:32")), torch.rand(2, 3, 32, 32))
+    >>> found = measure_waves(finola.waves(finola.create("waves/64x1@8:32")), torch.rand(2, 3, 32, 32))
     >>> found.residual["mean"] < 1e-4, found.path_inconsistency < 1e-4
     (True, True)
     """

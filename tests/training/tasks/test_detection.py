@@ -13,7 +13,7 @@ from training.runs import COMMON
 
 from finola.cli import main
 from finola.data.detection import ObjectBatch
-from finola.evaluation.detection import find_in
+from finola.evaluation.detection import detect
 from finola.image_io import open_photo
 from finola.model_zoo import load_detector, load_encoder
 from finola.training import load_recipe, train
@@ -70,8 +70,8 @@ def detector(boxes: Path, tmp_path_factory) -> Path:
 def test_a_run_makes_a_detector_with_the_file_s_classes(detector: Path, boxes: Path):
     model = load_detector(detector)
     assert model.classes == ["box", "bar"] and model.size == (64, 96)
-    found = find_in(model, open_photo(boxes / "val2017" / "1.png"))
-    assert len(found.labels) == 100 and (found.boxes[:, 2] <= 64).all()
+    detections = detect(model, open_photo(boxes / "val2017" / "1.png"))
+    assert len(detections.labels) == 100 and (detections.boxes[:, 2] <= 64).all()
     assert "mf-dec-211" in (detector / "README.md").read_text()
 
 
@@ -133,7 +133,7 @@ def test_a_segmenter_trains_finds_and_is_measured(boxes: Path, tmp_path: Path, c
     assert len(json.loads(capsys.readouterr().out)["masks"]) == 12
 
 
-def test_photos_without_masks_are_refused_for_a_segmenter(tmp_path: Path):
+def test_photos_without_masks_raise_for_a_segmenter(tmp_path: Path):
     bare = rectangle(4, 5, 20, 30)
     del bare["segmentation"]
     data = write_coco(tmp_path / "data", {"train2017": [[bare]], "val2017": [[bare]]})
@@ -141,7 +141,7 @@ def test_photos_without_masks_are_refused_for_a_segmenter(tmp_path: Path):
         train(segmenting(data), tmp_path / "run", quiet=True)
 
 
-def test_photos_without_objects_are_refused(tmp_path: Path):
+def test_photos_without_objects_raise(tmp_path: Path):
     with pytest.raises(ValueError, match="smoke"):
         train(own(Path("smoke"), "data.limit=8"), tmp_path / "run", quiet=True)
 

@@ -107,10 +107,10 @@ def _show_reconstruction(result: dict[str, Any]) -> None:
     ]
     title = f"{result['model']}, one image, {result['threads']} threads, GEMM {gemm_speed:.0f} GFLOP/s"
     print_table(title, ["", "time", "memory", "GFLOP", "share of GEMM"], rows)
-    if "peer" in result:
-        print(f"baseline: {result['peer']}")
-    if "time_over_peer" in result:
-        print(f"time relative to the baseline: {result['time_over_peer']:.2f}")
+    if "baseline" in result:
+        print(f"baseline: {result['baseline']}")
+    if "time_over_baseline" in result:
+        print(f"time relative to the baseline: {result['time_over_baseline']:.2f}")
     if "compile_warm_up_seconds" in result:
         print(f"the first call of the compiled model took {result['compile_warm_up_seconds']:.1f} s")
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from finola.cli.output import describe_error, is_bad_input, print_error, print_json, print_table, progress
     from finola.data import CentreCrop
-    from finola.data.transforms import draw
+    from finola.data.transforms import render_views
     from finola.image_io import named_photos, open_photo, shown_size
     from finola.model_zoo import load_classifier
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             photo = open_photo(path)
             view = crop.view(shown_size(photo, str(path)), None)  # type: ignore[arg-type]
-            image = draw(photo, [view], str(path))[0] / 255
+            image = render_views(photo, [view], str(path))[0] / 255
         except Exception as error:  # any class, because libraries define their own; defects are re-raised
             if not is_bad_input(error):
                 raise

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bpp", nargs="*", type=float, default=[0.2], metavar="X", help="bit rates of the codec table")
     parser.add_argument("--train", help="photos whose train split the KLT is fitted to (default: that of DATA, if any)")
     parser.add_argument(
-        "--peers", nargs="*", metavar="WORD", help="compare only these methods, such as dct:3 jpeg:8 webp@0.2"
+        "--methods", nargs="*", metavar="WORD", help="compare only these methods, such as dct:3 jpeg:8 webp@0.2"
     )
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--cache", help="folder for cached rows and fitted KLTs (default: the user's cache folder)")
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     from finola.compare.runner import Photos
     from finola.files import cache_folder, naming, output_paths, write_text
     from finola.image_io import WRITE
-    from finola.plotting.waves import check_path
+    from finola.plotting.style import check_path
 
     if args.plot:
         check_path(args.plot)
@@ -76,15 +76,15 @@ def run(args: argparse.Namespace) -> None:
     if args.out:
         write_text(Path(args.out).expanduser(), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     if args.plot:
-        from finola.plotting.rate_distortion import draw
+        from finola.plotting.rate_distortion import plot_rate_distortion
 
-        draw(result, args.plot)
+        plot_rate_distortion(result, args.plot)
     if args.sheet:
         from finola.plotting.comparison_sheet import draw_sheet
 
-        shown = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.peers is None else args.peers
+        words = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.methods is None else args.methods
         with naming(Path(args.sheet)):
-            draw_sheet(photos, {word: build_method(word, fitted) for word in shown}, args.sheet)
+            draw_sheet(photos, {word: build_method(word, fitted) for word in words}, args.sheet)
     if args.json:
         print_json(result)
     else:
@@ -99,8 +99,8 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     from finola.data import open_data
     from finola.hub import bundled_models
 
-    if args.peers is not None:
-        return list(dict.fromkeys(args.peers)), []
+    if args.methods is not None:
+        return list(dict.fromkeys(args.methods)), []
     words = [*TRANSFORMS, *file_ladder(), *(word for rate in args.bpp for word in files_at(rate))]
     words += [*MODELS, *bundled_models("autoencoder")] if args.models is None else args.models
     left_out = [
@@ -183,7 +183,8 @@ def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespac
 
 def _show(result: dict[str, Any]) -> None:
     from finola.cli.output import print_table
-    from finola.compare.report import NAMES, by_latents, by_rate
+    from finola.compare.bjontegaard import MIN_RATIO
+    from finola.compare.report import NAMES, by_latents, by_rate, fixed_length
 
     where = f"{result['images']} photos of {result['data']}"
     columns = ["PSNR", "SSIM", "MS-SSIM", "encode*", "decode*"]
@@ -199,12 +200,21 @@ def _show(result: dict[str, Any]) -> None:
     for rate, table in by_rate(result["methods"]).items():
         body = [(m["label"], f"{m['bpp']:.3f}", *_metrics(m)) for m in table]
         print_table(f"files of at most {rate} bits per pixel: {where}", ["", "bpp", *columns], body)
+    if plain := fixed_length(result["methods"]):
+        body = [(m["label"], f"{m['bpp']:.3f}", *_metrics(m)) for m in plain]
+        print_table(f"four bits per latent without entropy coding: {where}", ["", "bpp", *columns], body)
     if result["against_jpeg"]:
         body = [
-            (NAMES.get(name, name), _optional(d["bd_rate_percent"], "+.1f", " %"), _optional(d["bd_psnr_db"], "+.2f"))
+            (
+                NAMES.get(name, name),
+                "–".join(f"{rate:.2f}" for rate in d["rates"] or ()),
+                _optional(d["bd_rate_percent"], "+.1f", " %"),
+                _optional(d["bd_psnr_db"], "+.2f"),
+            )
             for name, d in result["against_jpeg"].items()
         ]
-        print_table("against optimised JPEG (Bjøntegaard)", ["", "rate", "PSNR, dB"], body)
+        print_table("against optimised JPEG (Bjøntegaard)", ["", "common bpp", "rate", "PSNR, dB"], body)
+        print(f"Deltas are omitted where the highest common rate is less than {MIN_RATIO:g} times the lowest.")
     if any(m["bpp"] is not None for m in result["methods"]):
         bits = [(e["method"], e["data"], f"{e['bpp']:.2f}", f"{e['psnr']:.1f}") for e in result["quoted"]["bits"]]
         print_table("quoted from the paper, not measured here", ["", "data", "bpp", "PSNR"], bits)

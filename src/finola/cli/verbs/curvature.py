@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from finola.cli.output import add_force
 
-if TYPE_CHECKING:
-    from finola.autoencoder import Autoencoder
-    from finola.masked import MaskedFinola
-
+ENCODER_SIZE = (256, 256)  # of the photo, for encoders without a recurrence
 HELP = "plot the channels of a feature map with the largest curvature, optionally for two models"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("photo", help="a file, or skimage:NAME")
-    parser.add_argument("-m", "--model", required=True, help="model folder (also of a masked model), name or hub id")
+    parser.add_argument("-m", "--model", required=True, help="model of any task or encoder: folder, name or hub id")
     parser.add_argument("--beside", metavar="MODEL", help="second model for comparison, such as a masked one")
     parser.add_argument(
         "--map",
         choices=("z", "encoder"),
-        default="z",
-        help="z: the propagated map; encoder: the encoder's feature map (default: %(default)s)",
+        help="z: the propagated map; encoder: the encoder's feature map (default: z if the models have one)",
     )
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="plot to write (.png, .jpg, .pdf or .svg)")
     add_force(parser)
@@ -32,44 +28,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from finola.cli.inputs import read_cropped
     from finola.cli.output import input_files, print_json, print_table
-    from finola.evaluation.curvature import Curved, feature_map
+    from finola.evaluation.curvature import CurvatureMap, feature_map, has_recurrence, load_model
     from finola.files import output_path
     from finola.plotting.curvature import plot_curvature
-    from finola.plotting.waves import check_path, save_figure
+    from finola.plotting.style import check_path, save_figure
 
     check_path(args.out)
     output_path(args.out, input_files([args.photo], models=[args.model, args.beside]), args.force)
-    found, images = [], []
-    for word in [args.model, args.beside] if args.beside else [args.model]:
-        model = load_any(word)
-        image = read_cropped([args.photo], model.config.image_size)[0]
+    names = [args.model, args.beside] if args.beside else [args.model]
+    models = [load_model(name) for name in names]
+    which: Literal["z", "encoder"] = args.map or ("z" if all(map(has_recurrence, models)) else "encoder")
+    maps, images = [], []
+    for name, model in zip(names, models, strict=True):
+        image = read_cropped([args.photo], model.config.image_size if has_recurrence(model) else ENCODER_SIZE)[0]  # type: ignore[union-attr, arg-type]
         images.append(image)
-        found.append(Curved.measure(_name(model), feature_map(model, image, args.map)))
-    what = "the propagated map z" if args.map == "z" else "the encoder's feature map"
-    figure = plot_curvature(found, images[0], f"Gaussian curvature of {what}, {args.photo}")
+        maps.append(CurvatureMap.of(name, feature_map(model, image, which)))
+    what = "the propagated map z" if which == "z" else "the encoder's feature map"
+    figure = plot_curvature(maps, images[0], f"Gaussian curvature of {what}, {args.photo}")
     save_figure(figure, args.out)
-    numbers = [one.numbers() for one in found]
+    summaries = [one.summary() for one in maps]
     if args.json:
-        print_json({"photo": args.photo, "map": args.map, "written": args.out, "models": numbers})
+        print_json({"photo": args.photo, "map": which, "written": args.out, "models": summaries})
         return
     rows = [
         (one["name"], one["channels"], *(f"{one['rms_of_peaks'][word]:.3g}" for word in ("median", "mean", "max")))
-        for one in numbers
+        for one in summaries
     ]
     print_table("RMS of peak curvatures over channels", ["model", "channels", "median", "mean", "max"], rows)
     print(f"written to {args.out}")
-
-
-def load_any(word: str) -> Autoencoder | MaskedFinola:
-    """Load an autoencoder with `finola.load`, or a masked model."""
-    from finola.hub import model_type
-    from finola.masked import MaskedFinola
-    from finola.model_zoo import load
-
-    return MaskedFinola.from_pretrained(word) if model_type(word) == "masked" else load(word)
-
-
-def _name(model: Autoencoder | MaskedFinola) -> str:
-    """Name of a model in the plot."""
-    variant = getattr(model, "variant", None)
-    return f"{model.config}, masked {variant.upper()}" if variant else str(model.config)

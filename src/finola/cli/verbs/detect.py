@@ -12,10 +12,10 @@ HELP = "detect objects in photos: images with boxes, and JSON in COCO format"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_finder_arguments(parser, "detected")
+    add_detection_arguments(parser, "detected")
 
 
-def add_finder_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+def add_detection_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("photos", nargs="+", help="files, folders, or skimage:NAME")
     parser.add_argument("-m", "--model", required=True, help="folder of a trained model, or a hub id")
     parser.add_argument("-o", "--out", default=out, help="folder to write to (default: %(default)s)")
@@ -25,10 +25,10 @@ def add_finder_arguments(parser: argparse.ArgumentParser, out: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_finder(args, masks=False)
+    return run_detection(args, masks=False)
 
 
-def run_finder(args: argparse.Namespace, masks: bool) -> int:
+def run_detection(args: argparse.Namespace, masks: bool) -> int:
     """Detect or segment objects in all photos. Unreadable photos are reported, and the exit code is then 2."""
     import json
 
@@ -43,11 +43,11 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
         progress,
     )
     from finola.cli.verbs.reconstruct import unique_names
-    from finola.evaluation.detection import find_in
+    from finola.evaluation.detection import detect
     from finola.files import naming, output_paths, write_text
     from finola.heads.mask_rcnn import Segmenter
-    from finola.heads.visualisation import draw_objects
-    from finola.image_io import named_photos, open_photo, photo_name, read_photo, save_photo
+    from finola.heads.visualisation import draw_detections
+    from finola.image_io import named_photos, open_photo, photo_name, pixels, save_photo, to_rgb
     from finola.model_zoo import load_detector
 
     if not 0 <= args.score <= 1:
@@ -68,23 +68,23 @@ def run_finder(args: argparse.Namespace, masks: bool) -> int:
     quiet = args.json or len(photos) == 1
     for number, (photo, path) in enumerate(progress(work, len(photos), "detecting", quiet=quiet), 1):
         try:
-            found = find_in(model, open_photo(photo), photo_name(photo), args.score)
-            original = read_photo(photo)
+            rgb = to_rgb(open_photo(photo), photo_name(photo))
+            detections = detect(model, rgb, score=args.score, name=photo_name(photo))
         except Exception as error:  # any class, because libraries define their own; defects are re-raised
             if not is_bad_input(error):
                 raise
             print_error(args.verb, describe_error(error))
             failed += 1
             continue
-        found = found if masks else found._replace(masks=None)
-        height, width = original.shape[-2:]
+        detections = detections if masks else detections._replace(masks=None)
+        width, height = rgb.size
         with naming(path):
-            save_photo(draw_objects(original, found, model.classes), path)
+            save_photo(draw_detections(pixels(rgb), detections, model.classes), path)
         content["images"].append({"id": number, "file_name": str(photo), "height": height, "width": width})
-        for entry in found.as_coco(number, [category["id"] for category in categories]):
+        for entry in detections.to_coco(number, [category["id"] for category in categories]):
             own = {"id": len(content["annotations"]) + 1, "iscrowd": 0, "area": _area(entry)}
             content["annotations"].append(entry | own)
-        names = [model.classes[label] for label in found.labels.tolist()]
+        names = [model.classes[label] for label in detections.labels.tolist()]
         rows.append({"photo": str(photo), "written": str(path), "size": [height, width], "objects": names})
     write_text(target, json.dumps(content) + "\n")
     if args.json:

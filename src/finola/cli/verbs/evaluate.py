@@ -81,7 +81,7 @@ def evaluate(model: Autoencoder, dataset: Any, quiet: bool = False) -> list[dict
     import torch
 
     from finola.cli.output import progress
-    from finola.metrics import figures
+    from finola.metrics import quality_metrics
 
     rows = []
     for index in progress(range(len(dataset)), len(dataset), "evaluating", quiet=quiet):
@@ -91,7 +91,7 @@ def evaluate(model: Autoencoder, dataset: Any, quiet: bool = False) -> list[dict
         original = _floats(item.images)
         with torch.inference_mode():
             rebuilt = model(original)
-        found = figures(rebuilt, original)[0]
+        found = quality_metrics(rebuilt, original)[0]
         digits = {"psnr": 4, "ssim": 5, "ms_ssim": 5}
         rounded = {key: None if value is None else round(value, digits[key]) for key, value in found.items()}
         rows.append({"index": index, "name": dataset.name(index)} | rounded)

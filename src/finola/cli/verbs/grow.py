@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from finola.files import output_path
     from finola.image_io import read_photo
     from finola.model_zoo import load
-    from finola.plotting.animation import check_path, frames, save
+    from finola.plotting.animation import check_path, propagation_frames, save_animation
 
     check_path(args.out)
     output_path(args.out, input_files([args.photo], models=[args.model]), args.force)
@@ -47,12 +47,12 @@ def run(args: argparse.Namespace) -> None:
     model = load(args.model)
     photo = read_photo(args.photo)[None] if args.whole else read_cropped([args.photo], model.config.image_size)
     if args.wave is None:
-        animation = frames(model, photo, args.frames)
+        animation = propagation_frames(model, photo, args.frames)
     else:
         from finola.plotting.wave_animation import wave_frames
 
         animation = wave_frames(model, photo, args.wave)
-    path = save(animation, args.out, args.seconds)
+    path = save_animation(animation, args.out, args.seconds)
     width, height = animation[0].size
     if args.json:
         about = {"model": str(model.config), "photo": args.photo, "wave": args.wave, "written": str(path)}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
     from finola.data import PhotoDataset
     from finola.evaluation.latent.statistics import Statistics
-    from finola.plotting.latent import Drawn
+    from finola.plotting.latent import Plot
 
 HELP = "analyse the latent space of q: mean, interpolation, mirroring, sampling, PCA and nearest neighbours"
 PHOTO = "a file, or skimage:NAME"
@@ -119,65 +119,67 @@ def _fit(args: argparse.Namespace) -> None:
 
 
 def _mean(args: argparse.Namespace) -> None:
-    from finola.plotting.latent import averaged
+    from finola.plotting.latent import plot_mean
 
     model, statistics = _loaded(args)
-    _show(args, averaged(model, statistics), "decoded mean of q")
+    _show(args, plot_mean(model, statistics), "decoded mean of q")
 
 
 def _fade(args: argparse.Namespace) -> None:
-    from finola.plotting.latent import faded
+    from finola.plotting.latent import plot_fade
 
     model, statistics = _loaded(args)
     images = read_cropped(args.photos, cropped_size(args, model.config))
-    _show(args, faded(model, statistics, images, _steps(args)), f"{len(images)} photos interpolated to the mean")
+    _show(args, plot_fade(model, statistics, images, _steps(args)), f"{len(images)} photos interpolated to the mean")
 
 
 def _mirror(args: argparse.Namespace) -> None:
-    from finola.plotting.latent import faded
+    from finola.plotting.latent import plot_fade
 
     model, statistics = _loaded(args)
-    drawn = faded(model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), _steps(args), end=2.0)
-    values = ", ".join(f"{value:.2f}" for value in drawn.numbers["correlation_of_mirror"])
-    _show(args, drawn, f"correlation of mirrored image and photo around the mean: {values}")
+    plot = plot_fade(
+        model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), _steps(args), end=2.0
+    )
+    values = ", ".join(f"{value:.2f}" for value in plot.values["correlation_of_mirror"])
+    _show(args, plot, f"correlation of mirrored image and photo around the mean: {values}")
 
 
 def _interpolate(args: argparse.Namespace) -> None:
     from finola.model_zoo import load
-    from finola.plotting.latent import interpolated
-    from finola.plotting.waves import check_path
+    from finola.plotting.latent import plot_interpolation
+    from finola.plotting.style import check_path
 
     check_path(args.out)
     model = load(args.model)
     images = read_cropped([args.first, args.second], cropped_size(args, model.config))
-    drawn = interpolated(model, images[:1], images[1:], _steps(args))
-    values = ", ".join(f"{one[0]:.1f}" for one in drawn.numbers["psnr_to_pixel_mix"].values())
-    _show(args, drawn, f"PSNR to the interpolated pixels: {values} dB")
+    plot = plot_interpolation(model, images[:1], images[1:], _steps(args))
+    values = ", ".join(f"{one[0]:.1f}" for one in plot.values["psnr_to_pixel_mix"].values())
+    _show(args, plot, f"PSNR to the interpolated pixels: {values} dB")
 
 
 def _sample(args: argparse.Namespace) -> None:
-    from finola.plotting.latent import sampled
+    from finola.plotting.latent import plot_samples
 
     if args.count < 1:
         raise InputError(f"--count is {args.count}, but must be at least 1.")
     model, statistics = _loaded(args)
-    _show(args, sampled(model, statistics, args.count, args.seed), f"{args.count} samples")
+    _show(args, plot_samples(model, statistics, args.count, args.seed), f"{args.count} samples")
 
 
 def _pca(args: argparse.Namespace) -> None:
-    from finola.plotting.latent import principal
+    from finola.plotting.latent import plot_components
 
     model, statistics = _loaded(args)
-    drawn = principal(model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), args.k)
-    pairs = zip(drawn.numbers["components"], drawn.numbers["psnr"], strict=True)
-    _show(args, drawn, ", ".join(f"K = {k}: {sum(row) / len(row):.1f} dB" for k, row in pairs))
+    plot = plot_components(model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), args.k)
+    pairs = zip(plot.values["components"], plot.values["psnr"], strict=True)
+    _show(args, plot, ", ".join(f"K = {k}: {sum(row) / len(row):.1f} dB" for k, row in pairs))
 
 
 def _neighbours(args: argparse.Namespace) -> None:
     import torch
 
     from finola.evaluation.latent.operations import encode, neighbours
-    from finola.plotting.latent import found
+    from finola.plotting.latent import plot_neighbours
 
     if args.count < 1:
         raise InputError(f"--count is {args.count}, but must be at least 1.")
@@ -195,7 +197,7 @@ def _neighbours(args: argparse.Namespace) -> None:
     images = torch.stack([data.sample(numbers[place])[0] for place, _ in best]) / 255
     names, similarities = [data.name(numbers[place]) for place, _ in best], [round(value, 4) for _, value in best]
     title = f"Nearest by q to {args.photo} (cosine at the mean), {statistics.model}"
-    _show(args, found(query[0], images, similarities, names, title), "")
+    _show(args, plot_neighbours(query[0], images, similarities, names, title), "")
     if not args.json:
         for name, similarity in zip(names, similarities, strict=True):
             print(f"  {similarity:.3f}  {name}")
@@ -206,14 +208,14 @@ def _observe(args: argparse.Namespace) -> None:
 
     from finola.cli.output import print_json
     from finola.evaluation.latent.observations import observe
-    from finola.evaluation.latent.statistics import Statistics, kept_with
+    from finola.evaluation.latent.statistics import Statistics, stored_statistics
     from finola.files import write_text
     from finola.model_zoo import load
 
     model = load(args.model)
     data = open_cropped(args, model.config, args.split)
     source = "the train split"
-    if path := args.statistics or kept_with(args.model):
+    if path := args.statistics or stored_statistics(args.model):
         statistics, source = Statistics.load(path, model), Path(path).name
     else:
         args.components, args.incremental = None, False
@@ -254,12 +256,12 @@ def _print_observations(result: dict[str, Any]) -> None:
 
 
 def _loaded(args: argparse.Namespace) -> tuple[Autoencoder, Statistics]:
-    from finola.evaluation.latent.statistics import Statistics, kept_with
+    from finola.evaluation.latent.statistics import Statistics, stored_statistics
     from finola.model_zoo import load
-    from finola.plotting.waves import check_path
+    from finola.plotting.style import check_path
 
     check_path(args.out)
-    path = args.statistics or kept_with(args.model)
+    path = args.statistics or stored_statistics(args.model)
     if path is None:
         raise InputError(
             f"{args.model} has no stored statistics. Compute them with finola latent fit and pass them with -s FILE."
@@ -284,12 +286,12 @@ def _steps(args: argparse.Namespace) -> int:
     return int(args.steps)
 
 
-def _show(args: argparse.Namespace, drawn: Drawn, words: str) -> None:
+def _show(args: argparse.Namespace, plot: Plot, words: str) -> None:
     from finola.cli.output import print_json
-    from finola.plotting.waves import save_figure
+    from finola.plotting.style import save_figure
 
-    save_figure(drawn.figure, args.out)
+    save_figure(plot.figure, args.out)
     if args.json:
-        print_json({"model": args.model, "written": args.out} | drawn.numbers)
+        print_json({"model": args.model, "written": args.out} | plot.values)
         return
     print(f"{words}\nwritten to {args.out}" if words else f"written to {args.out}")

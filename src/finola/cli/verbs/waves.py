@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> None:
     from finola.files import output_path
     from finola.image_io import find_photos, read_photo
     from finola.model_zoo import load
-    from finola.plotting.waves import check_path, plot_waves
+    from finola.plotting.style import check_path
+    from finola.plotting.waves import plot_waves
     from finola.wave.analysis import waves
 
     if args.limit < 1:
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         plot_waves(found, measurement, first[0][None], args.plot, shown.name)
     if args.json:
         result = {"model": args.model, "photos": [str(photo) for photo in selected], "of": len(photos)}
-        result |= measurement.figures() | {"quadrants": {one.name: _plain(one) for one in quadrants}}
+        result |= measurement.to_dict() | {"quadrants": {one.name: _plain(one) for one in quadrants}}
         if args.quadrant:
             result["quadrant"] = shown.name
             result["speeds"] = [_speed(one) for one in shown.speeds.tolist()]

@@ -1,33 +1,33 @@
-"""Looking at q: its statistics over an image set, moves in its space, and what they draw."""
+"""Statistics of q over an image set, and operations on q."""
 
 from finola.evaluation.latent.operations import (
     Encoded,
     coordinates,
-    draw,
+    decode,
     encode,
     fade,
+    interpolate,
     mirror,
-    mix,
     neighbours,
     on_sphere,
     project,
     sample,
 )
-from finola.evaluation.latent.statistics import Statistics, fit, kept_with
+from finola.evaluation.latent.statistics import Statistics, fit, stored_statistics
 
 __all__ = [
     "Encoded",
     "Statistics",
     "coordinates",
-    "draw",
+    "decode",
     "encode",
     "fade",
     "fit",
-    "kept_with",
+    "interpolate",
     "mirror",
-    "mix",
     "neighbours",
     "on_sphere",
     "project",
     "sample",
+    "stored_statistics",
 ]

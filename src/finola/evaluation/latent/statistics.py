@@ -1,4 +1,4 @@
-"""Mean, covariance and principal components of q over any image set, streamed, and kept as one file."""
+"""Mean, covariance and principal components of q over an image set, computed in one pass and stored in one file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.evaluation.latent.operations import encode, without_slack
 from finola.files import check_folder, digest_of_weights, write_tensors
 from finola.hub import resolve
@@ -19,39 +20,39 @@ from finola.tiling import cut, pad_to_multiple
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
 
-EXACT = 4096  # numbers in q up to which the whole covariance is kept: 128 MB in float64
-KEPT = 512  # components that the incremental way keeps when none are asked for
+EXACT = 4096  # largest dimension of q for which the full covariance is computed: 128 MB in float64
+DEFAULT_COMPONENTS = 512  # of incremental PCA
 BATCH = 64  # images, or tiles, encoded at once
 KIND = "finola latent statistics"
 FILE = "latent.safetensors"
-"""Beside the weights of a model: its statistics."""
+"""File of the statistics in the folder of a model."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """The mean of q and the principal components of its covariance, largest first.
+    """Mean of q and principal components of its covariance, largest first.
 
-    With every component kept the covariance is whole: Σ = componentsᵀ · diag(variances) · components.
+    With all components, the covariance is Σ = componentsᵀ · diag(variances) · components.
     """
 
     mean: Tensor  # q̄ (M, C)
     components: Tensor  # (K, M·C), orthonormal rows
     variances: Tensor  # (K,)
-    total: float  # variance in all directions, kept or not
-    count: int  # images, or tiles, that it was measured on
-    model: str  # the one-line name
-    weights: str  # the digest of the model's weights
+    total: float  # total variance, including components that are not stored
+    count: int  # number of images or tiles
+    model: str  # one-line name
+    weights: str  # digest of the weights
 
     def covariance(self) -> Tensor:
-        """Σ (M·C, M·C), as far as the components kept know it."""
+        """Covariance Σ (M·C, M·C) of the stored components."""
         return self.components.T * self.variances @ self.components
 
     def explained(self) -> Tensor:
-        """Share of all variance in the first 1 … K components: (K,)."""
+        """Fraction of the total variance in the first 1 … K components: (K,)."""
         return self.variances.cumsum(0) / max(self.total, 1e-30)
 
     def save(self, path: str | Path) -> None:
-        """Keep everything as one safetensors file, written beside its target and renamed."""
+        """Write a safetensors file atomically."""
         path = check_folder(Path(path))
         tensors = {"mean": self.mean, "components": self.components, "variances": self.variances}
         about = {"kind": KIND, "model": self.model, "weights": self.weights}
@@ -59,32 +60,32 @@ class Statistics:
 
     @classmethod
     def load(cls, path: str | Path, model: Autoencoder) -> Statistics:
-        """What `save` kept for this very model; a file made for another name or other weights is refused."""
+        """Load statistics written by `save`; raise InputError if they belong to a model of another name or weights."""
         from safetensors import SafetensorError, safe_open
 
         path = Path(path).expanduser()
         if not path.is_file():
-            raise FileNotFoundError(f"there are no statistics at {path}: finola latent fit makes them.")
+            raise MissingFileError(f"There are no statistics at {path}. Compute them with finola latent fit.")
         try:
             with safe_open(path, "pt") as file:
                 about = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
-            raise ValueError(f"{path} cannot be read as statistics of q: {error}.") from error
+            raise CorruptFileError(f"Corrupt file {path}: {error}.") from error
         if about.get("kind") != KIND or not {"mean", "components", "variances"} <= tensors.keys():
-            raise ValueError(f"{path} holds no statistics of q: finola latent fit makes such a file.")
+            raise InputError(f"{path} does not contain statistics of q. Compute them with finola latent fit.")
         name, weights = str(model.config), identity(model)
         if (about["model"], about["weights"]) != (name, weights):
-            raise ValueError(
-                f"{path} was made for {about['model']} (weights {about['weights']}), and this model is {name} "
-                f"(weights {weights}): make its own with finola latent fit."
+            raise InputError(
+                f"{path} belongs to {about['model']} (weights {about['weights']}), but the model is {name} "
+                f"(weights {weights}). Compute its own statistics with finola latent fit."
             )
         numbers = float(about["total"]), int(about["count"])
         return cls(tensors["mean"], tensors["components"], tensors["variances"], *numbers, name, weights)
 
 
-def kept_with(name: str) -> Path | None:
-    """The statistics beside a trained model's weights, if there are any."""
+def stored_statistics(name: str) -> Path | None:
+    """Path of the statistics stored with a trained model; None if it has none."""
     folder = resolve(name)
     return folder / FILE if folder is not None and (folder / FILE).is_file() else None
 
@@ -93,12 +94,11 @@ def kept_with(name: str) -> Path | None:
 def fit(
     model: Autoencoder, images: Iterable[Tensor], components: int | None = None, *, incremental: bool | None = None
 ) -> Statistics:
-    """Statistics of q over images, one at a time or in batches, float in [0, 1] or uint8, of any sizes.
+    """Compute the statistics of q over images or batches of images, float in [0, 1] or uint8, of any size.
 
-    An image larger than the model's own size counts as its tiles, whole ones only. The exact way keeps the covariance
-    and its eigenvectors; the incremental one never holds more than a few times `components` vectors, and is taken
-    unasked where q has more than 4096 numbers. Of a wave model the slack that tops q up to its sphere is left out: it
-    draws nothing and follows from the rest.
+    An image larger than the model's size is cut into tiles, of which incomplete ones are dropped. `incremental`
+    computes only the first principal components, with memory for a few times `components` vectors; it is the default
+    if q has more than 4096 dimensions. The slack channel of a wave model is excluded, because it follows from the rest.
 
     >>> import finola
     >>> statistics = fit(finola.load("waves/64x1@8:32"), torch.rand(5, 2, 3, 64, 32))
@@ -108,23 +108,23 @@ def fit(
     config = model.config
     size = config.paths * config.channels
     if components is not None and not 1 <= components <= size:
-        raise ValueError(f"{components} components were asked for, and q has {size} numbers: use 1 to {size}.")
+        raise InputError(f"components is {components}, but q has {size} dimensions. Use 1 to {size}.")
     if incremental is None:
         incremental = size > EXACT
-    running: Running = Incremental(size, components or min(KEPT, size)) if incremental else Exact(size)
+    running: Accumulator = (
+        Incremental(size, components or min(DEFAULT_COMPONENTS, size)) if incremental else Exact(size)
+    )
     for q in _encoded(model, images):
         running.add(without_slack(model, q).flatten(1).double().cpu())
     if running.count < 2:
-        raise ValueError(
-            f"statistics need at least 2 images or tiles, and there are {running.count}: give more photos."
-        )
-    found, variances = running.components()
-    kept = min(components or size, int((variances > 1e-9 * variances[0]).sum()))
+        raise InputError(f"Statistics need at least 2 images or tiles, got {running.count}.")
+    directions, variances = running.components()
+    count = min(components or size, int((variances > 1e-9 * variances[0]).sum()))
     mean = running.mean.float().reshape(config.paths, config.channels)
     return Statistics(
         mean,
-        found[:kept].float().contiguous(),
-        variances[:kept].float(),
+        directions[:count].float().contiguous(),
+        variances[:count].float(),
         running.total,
         running.count,
         str(config),
@@ -147,25 +147,25 @@ def _encoded(model: Autoencoder, images: Iterable[Tensor]) -> Iterator[Tensor]:
         yield encode(model, torch.cat(waiting)).q
 
 
-class Running(Protocol):
-    """Statistics of vectors (n, D) as they come, float64."""
+class Accumulator(Protocol):
+    """Running statistics of vectors (n, D) in float64."""
 
     count: int
     mean: Tensor  # (D,)
 
     @property
     def total(self) -> float:
-        """Variance in all directions."""
+        """Total variance."""
 
     def add(self, vectors: Tensor) -> None:
-        """Take these in."""
+        """Add vectors (n, D)."""
 
     def components(self) -> tuple[Tensor, Tensor]:
-        """(K, D) and variances (K,), largest first."""
+        """Principal components (K, D) and variances (K,), largest first."""
 
 
 class Exact:
-    """The whole scatter matrix: Chan's update, so that no mean is subtracted too late."""
+    """Full scatter matrix, accumulated with the update of Chan et al., which is numerically stable."""
 
     def __init__(self, size: int) -> None:
         self.count, self.mean = 0, torch.zeros(size, dtype=torch.float64)
@@ -176,7 +176,7 @@ class Exact:
         return float(self.scatter.trace()) / (self.count - 1)
 
     def add(self, vectors: Tensor) -> None:
-        centred, step = _take_in(self, vectors)
+        centred, step = _update(self, vectors)
         self.scatter += centred.T @ centred + step[:, None] * step
 
     def components(self) -> tuple[Tensor, Tensor]:
@@ -185,7 +185,7 @@ class Exact:
 
 
 class Incremental:
-    """The first components alone: what they are so far, weighed, joins every new block in one small SVD."""
+    """Incremental PCA: each block of vectors is merged with the scaled components so far by one SVD."""
 
     def __init__(self, size: int, keep: int) -> None:
         self.count, self.mean, self.keep = 0, torch.zeros(size, dtype=torch.float64), keep
@@ -198,10 +198,10 @@ class Incremental:
         return self.squares / (self.count - 1)
 
     def add(self, vectors: Tensor) -> None:
-        centred, step = _take_in(self, vectors)
+        centred, step = _update(self, vectors)
         self.waiting += [centred, step[None]]
         self.squares += float(centred.square().sum() + step.square().sum())
-        if sum(map(len, self.waiting)) >= self.keep:  # large blocks: fewer decompositions, and less is cut off
+        if sum(map(len, self.waiting)) >= self.keep:  # large blocks need fewer SVDs and truncate less
             self._merge()
 
     def components(self) -> tuple[Tensor, Tensor]:
@@ -215,8 +215,8 @@ class Incremental:
         self.waiting = []
 
 
-def _take_in(running: Exact | Incremental, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Update count and mean; what the scatter gains: the vectors around their own mean, and one for its distance."""
+def _update(running: Exact | Incremental, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Update count and mean. The scatter grows by the centred vectors and by the shift of the mean, scaled."""
     own = vectors.mean(0)
     shift, count = own - running.mean, running.count + len(vectors)
     step = shift * math.sqrt(running.count * len(vectors) / count)
@@ -226,15 +226,15 @@ def _take_in(running: Exact | Incremental, vectors: Tensor) -> tuple[Tensor, Ten
 
 
 def identity(model: Autoencoder) -> str:
-    """The digest of a model's weights, or `start` for a wave start that no one has trained.
+    """Digest of a model's weights, or `start` for an untrained wave initialisation.
 
-    A start is computed on loading, and its last bits depend on the machine and its threads; its name says it all.
+    A wave initialisation is computed on loading, and its last bits depend on the machine; its name identifies it.
     """
     from finola.autoencoder import Autoencoder
 
     config = model.config
     if config.encoder == "waves":
-        with torch.random.fork_rng(devices=[]):  # what is drawn after this does not hang on it
+        with torch.random.fork_rng(devices=[]):  # leave the global random state unchanged
             start = Autoencoder(str(config)).state_dict()
         own = model.state_dict()
         same_shapes = all(name in own and own[name].shape == tensor.shape for name, tensor in start.items())

@@ -13,12 +13,11 @@ from torch import Tensor
 from finola.data import Loader, PhotoDataset
 from finola.data.detection import Fit, MultiScale, ObjectBatch, ObjectDataset, collate_objects
 from finola.data.transforms import Transform
-from finola.evaluation.average_precision import average_precision, ground_truth
-from finola.evaluation.detection import known
-from finola.heads.detection_model import Finder
+from finola.evaluation.detection import average_precision, ground_truth, known_classes
+from finola.heads.detection_model import DetectionModel
 from finola.heads.detector import Detector, image_sizes
 from finola.heads.mask_rcnn import Segmenter
-from finola.heads.visualisation import draw_objects
+from finola.heads.visualisation import draw_detections
 from finola.training.config import DetectRecipe, ObjectRecipe, Recipe
 from finola.training.data_module import Photos
 from finola.training.initial_weights import initialise_head
@@ -64,7 +63,7 @@ class Detect(Task):
 
     monitor: ClassVar[str] = "ap"
     masks: ClassVar[bool] = False
-    model: Finder
+    model: DetectionModel
     recipe: ObjectRecipe
 
     def __init__(self, recipe: ObjectRecipe, initialise: bool = True) -> None:
@@ -74,7 +73,7 @@ class Detect(Task):
         self._seen: list[int] = []
 
     @staticmethod
-    def build(recipe: ObjectRecipe, initialise: bool = True) -> Finder:
+    def build(recipe: ObjectRecipe, initialise: bool = True) -> DetectionModel:
         options: dict[str, Any] = {
             "encoder": recipe.model.name,
             "head": recipe.head.kind,
@@ -83,7 +82,7 @@ class Detect(Task):
             "encoder_norms": recipe.objects.update_encoder_norms,
             "size": recipe.image_size,
         }
-        model: Finder
+        model: DetectionModel
         if isinstance(recipe, DetectRecipe):
             model = Detector(**options, dropout=recipe.head.dropout)
         else:
@@ -104,11 +103,11 @@ class Detect(Task):
         if self.skip_validation:
             return
         sizes = image_sizes(batch.images, batch.sizes)
-        for number, found in enumerate(self.model.find(batch.images, batch.sizes)):
+        for number, detections in enumerate(self.model.detect(batch.images, batch.sizes)):
             target = batch.targets[number]
             if not batch.replaced[number]:
-                photo = found.resized(sizes[number], target["photo_size"])
-                self._results += known(photo.as_coco(target["image_id"], self._val.categories))
+                photo = detections.resized(sizes[number], target["photo_size"])
+                self._results += known_classes(photo.to_coco(target["image_id"], self._val.categories))
                 self._seen.append(int(batch.indices[number]))
         if batch_idx == 0:
             count = self.recipe.logging.samples
@@ -129,9 +128,11 @@ class Detect(Task):
     def draw(self, images: Tensor) -> Tensor:
         """Draw the detected objects on the sample photos."""
         drawn = images.clone()
-        for number, found in enumerate(self.model.find(images, self._sizes)):
+        for number, detections in enumerate(self.model.detect(images, self._sizes)):
             height, width = image_sizes(images, self._sizes)[number]
-            drawing = draw_objects(images[number, :, :height, :width], found.above(MIN_SCORE), self.model.classes)
+            drawing = draw_detections(
+                images[number, :, :height, :width], detections.above(MIN_SCORE), self.model.classes
+            )
             drawn[number, :, :height, :width] = drawing.to(drawn) / 255
         return drawn
 

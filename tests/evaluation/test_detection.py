@@ -1,4 +1,4 @@
-"""The twelve figures are pycocotools' own, on a made example with crowds, misses and false alarms."""
+"""The twelve metrics equal those of pycocotools on an example with crowds, misses and false positives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cocos import rectangle, write_coco
 
 from finola.data.coco import open_coco
-from finola.evaluation.average_precision import FIGURES, average_precision, ground_truth
+from finola.evaluation.detection import METRICS, average_precision, ground_truth
 
 # Printed by pycocotools 2.0.11 for this example.
 STORED = {
@@ -56,7 +56,7 @@ def _runs(corners):
 
 
 @pytest.mark.parametrize("kind", ["bbox", "segm"])
-def test_figures_are_pycocotools_own(example, kind, tmp_path):
+def test_metrics_equal_those_of_pycocotools(example, kind, tmp_path):
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -69,20 +69,20 @@ def test_figures_are_pycocotools_own(example, kind, tmp_path):
         reference.accumulate()
         reference.summarize()
     source = open_coco(root, "val")
-    found = average_precision(ground_truth(source, range(len(source))), results, kind)
-    values = [found[name] for name in FIGURES]
+    metrics = average_precision(ground_truth(source, range(len(source))), results, kind)
+    values = [metrics[name] for name in METRICS]
     assert values == pytest.approx(reference.stats.tolist(), abs=1e-12)
     assert values == pytest.approx(STORED[kind], abs=1e-4)
 
 
-def test_nothing_found_is_zero_and_nothing_to_find_is_undefined(example):
+def test_no_detections_give_zero_and_no_objects_undefined_metrics(example):
     root, results = example
     truth = ground_truth(open_coco(root, "val"), range(12))
     assert set(average_precision(truth, []).values()) == {0.0}
     assert set(average_precision(truth | {"annotations": []}, results).values()) == {None}
 
 
-def test_some_photos_can_be_measured_alone(example):
+def test_a_subset_of_photos_can_be_evaluated(example):
     root, _ = example
     source = open_coco(root, "val")
     few = ground_truth(source, [1, 2])
