@@ -34,17 +34,16 @@ def encoder_of(model: Autoencoder) -> ElasticEncoder:
 
 
 @torch.no_grad()
-def coordinates(model: Autoencoder, read: Reader, size: Size) -> Tensor:
-    """Filter a photo of `size` and project its tiles onto the waves: p (T, D), tiles in row-major order."""
+def coordinates(model: Autoencoder, read: Reader, size: Size, *, prefilter: bool = False) -> Tensor:
+    """Project the tiles of a photo of `size` onto the waves, filtered before if asked: p (T, D), row by row."""
     encoder = encoder_of(model)
     tile = model.config.image_size
     grid = grid_of(size, tile)
     p = torch.empty(grid[0], grid[1], encoder.codebook.bases.shape[1])
-    near = neighbours(encoder.prefilter.reach, tile)
+    near = neighbours(encoder.prefilter.reach, tile) if prefilter else 0
     for block in blocks(grid, BLOCK, near):
         region = _read(read, block, size, tile)
-        filtered = _own(encoder.prefilter(region), block, tile)
-        tiles, shape = cut(filtered, tile)
+        tiles, shape = cut(_own(encoder.prefilter(region) if prefilter else region, block, tile), tile)
         p[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop] = (
             encoder.codebook.coordinates(tiles).unflatten(0, shape).cpu()
         )
@@ -56,17 +55,23 @@ def encode(
 ) -> Latents:
     """Encode an image (3, H, W) in [0, 1] to the latents of its tiles.
 
-    `latents` is the number for a photo of 256×256 pixels (default: 4096); larger photos have proportionally more. They are
-    shared out over the tiles by need, and the basis and length of each tile are counted. `per_tile` gives every
+    `latents` is the number for a photo of 256×256 pixels (default: 4096); larger photos have proportionally more. They
+    are shared out over the tiles by need, and the basis and length of each tile are counted. `per_tile` gives every
     tile the same number instead. `effort`, 1 to 9, refines the latents by gradient descent through the decoder.
     """
     if latents is not None and per_tile is not None:
         raise InputError(f"latents ({latents}) and per_tile ({per_tile}) exclude each other; use one of them.")
     check_effort(effort)
     height, width = image.shape[-2:]
-    p = coordinates(model, lambda top, bottom, left, right: image[:, top:bottom, left:right], (height, width))
+    codebook = encoder_of(model).codebook
+
+    def read(top: int, bottom: int, left: int, right: int) -> Tensor:
+        return image[:, top:bottom, left:right]
+
     budget = (latents or DEFAULT_LATENTS) * height * width / REFERENCE_PIXELS
-    found = encoder_of(model).codebook.encode(p, budget=None if per_tile else budget, length=per_tile)
+    p = coordinates(model, read, (height, width))
+    chosen = codebook.choose(p, budget=None if per_tile else budget, length=per_tile)
+    found = codebook.encode(coordinates(model, read, (height, width), prefilter=True), *chosen)
     return refine(model, image, found, EFFORTS[effort]) if effort else found
 
 
@@ -87,35 +92,47 @@ def check_effort(effort: int) -> None:
 @torch.no_grad()
 def decode(model: Autoencoder, latents: Latents, size: Size) -> Tensor:
     """Decode the latents of all tiles of a photo of `size` to an image (3, H, W)."""
+    codebook = encoder_of(model).codebook
     image = torch.empty(3, *size)
-    for block, pixels in decode_blocks(model, latents, size):
-        image[:, *_pixels(block, size, model.config.image_size)] = pixels
+
+    def part(indices: Tensor) -> Tensor:
+        return codebook.decode(latents.values[indices], latents.index[indices])
+
+    for rows, columns, pixels in decode_blocks_of(model, part, size):
+        image[:, rows, columns] = pixels
     return image
 
 
-def decode_blocks(model: Autoencoder, latents: Latents, size: Size) -> Iterator[tuple[Block, Tensor]]:
-    """Yield blocks of tiles and their pixels (3, h, w), clipped to the photo."""
+def decode_blocks_of(
+    model: Autoencoder, part: Callable[[Tensor], Tensor], size: Size
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Decode a photo of `size` block by block; `part` returns the coordinates p of the tiles with given indices.
+
+    Yields rows and columns of pixels, clipped to the photo, and the pixels (3, h, w).
+    """
     tile = model.config.image_size
     grid = grid_of(size, tile)
-    near = neighbours(model.decoder.refinement.reach, tile)  # type: ignore[union-attr, arg-type]
-    for block in blocks(grid, BLOCK, near):
-        indices = _indices(block.near_rows, block.near_columns, grid[1])
-        part = Latents(*(tensor[indices] for tensor in latents))
-        decoded = _own(_decode_region(model, part, block), block, tile)[0]
+    for block in blocks(grid, BLOCK, _context(model)):
+        decoded = _decode_block(model, part(_indices(block, grid[1])), block)
         rows, columns = _pixels(block, size, tile)
-        yield block, decoded[:, : rows.stop - rows.start, : columns.stop - columns.start]
+        yield rows, columns, decoded[:, : rows.stop - rows.start, : columns.stop - columns.start]
 
 
-def _decode_region(model: Autoencoder, latents: Latents, block: Block) -> Tensor:
-    """Decode the tiles of a block and its neighbours, (1, 3, h, w).
+def _context(model: Autoencoder) -> int:
+    """Number of neighbouring tiles that the decoder needs on every side of a block."""
+    return neighbours(model.decoder.refinement.reach, model.config.image_size)  # type: ignore[union-attr, arg-type]
+
+
+def _decode_block(model: Autoencoder, p: Tensor, block: Block) -> Tensor:
+    """Decode the tiles p of a block and its neighbours to the pixels (3, h, w) of the block.
 
     Propagation and read-out of exact waves are linear, so they are computed as one matrix product.
     """
-    codebook = encoder_of(model).codebook
-    tiles = codebook.tiles(codebook.decode(latents.values, latents.index), model.config.image_size)
+    tile = model.config.image_size
+    tiles = encoder_of(model).codebook.tiles(p, tile)
     linear = join(tiles, (len(block.near_rows), len(block.near_columns)))
     decoded: Tensor = model.decoder.refinement(linear)  # type: ignore[operator, union-attr]
-    return decoded
+    return _own(decoded, block, tile)[0]
 
 
 def refine(model: Autoencoder, image: Tensor, latents: Latents, steps: int) -> Latents:
@@ -123,37 +140,43 @@ def refine(model: Autoencoder, image: Tensor, latents: Latents, steps: int) -> L
 
     A step that increases the error is rejected, and the step size is halved. Bases and lengths do not change.
     """
-    height, width = image.shape[-2:]
-    tile = model.config.image_size
-    grid = grid_of((height, width), tile)
+    codebook = encoder_of(model).codebook
     mask = torch.arange(latents.values.shape[1]) < latents.length[:, None]
-    best, stride = latents, STRIDE
-    error, gradient = _error_and_gradient(model, image, best, grid)
+
+    def read(top: int, bottom: int, left: int, right: int) -> Tensor:
+        return image[:, top:bottom, left:right]
+
+    def evaluate(values: Tensor) -> tuple[float, Tensor]:
+        p = codebook.decode(values, latents.index)
+        error, gradient = error_and_gradient(model, read, (image.shape[1], image.shape[2]), p)
+        return error, torch.where(mask, codebook.components(gradient, latents.index), 0.0)
+
+    best, stride = latents.values, STRIDE
+    error, gradient = evaluate(best)
     for _ in range(steps):
-        candidate = best._replace(values=best.values - stride * torch.where(mask, gradient, 0.0))
-        tried, slope = _error_and_gradient(model, image, candidate, grid)
+        candidate = best - stride * gradient
+        tried, slope = evaluate(candidate)
         if tried < error:
             best, error, gradient = candidate, tried, slope
         else:
             stride /= 2
-    return best
+    return latents._replace(values=best)
 
 
-def _error_and_gradient(model: Autoencoder, image: Tensor, latents: Latents, grid: Size) -> tuple[float, Tensor]:
-    """Half the squared error of the decoded image, and its gradient with respect to the values."""
-    size, tile = (image.shape[1], image.shape[2]), model.config.image_size
-    gradient, total = torch.zeros_like(latents.values), 0.0
-    near = neighbours(model.decoder.refinement.reach, tile)  # type: ignore[union-attr, arg-type]
-    for block in blocks(grid, BLOCK, near):
-        indices = _indices(block.near_rows, block.near_columns, grid[1])
+def error_and_gradient(model: Autoencoder, read: Reader, size: Size, p: Tensor) -> tuple[float, Tensor]:
+    """Half the squared error of a photo decoded from coordinates p (T, D), and its gradient with respect to p."""
+    tile = model.config.image_size
+    grid = grid_of(size, tile)
+    gradient, total = torch.zeros_like(p), 0.0
+    for block in blocks(grid, BLOCK, _context(model)):
+        indices = _indices(block, grid[1])
+        rows, columns = _pixels(block, size, tile)
+        target = read(rows.start, rows.stop, columns.start, columns.stop)
         with torch.enable_grad():
-            values = latents.values[indices].requires_grad_()
-            part = Latents(latents.index[indices], latents.length[indices], values)
-            decoded = _own(_decode_region(model, part, block), block, tile)[0].clamp(0, 1)
-            rows, columns = _pixels(block, size, tile)
-            target = image[:, rows, columns]
+            own = p[indices].requires_grad_()
+            decoded = _decode_block(model, own, block).clamp(0, 1)
             error = (decoded[:, : target.shape[1], : target.shape[2]] - target).square().sum() / 2
-            (slope,) = torch.autograd.grad(error, values)
+            (slope,) = torch.autograd.grad(error, own)
         gradient[indices] += slope
         total += float(error.detach())
     return total, gradient
@@ -183,6 +206,6 @@ def _pixels(block: Block, size: Size, tile: Size) -> tuple[slice, slice]:
     return rows, slice(block.columns.start * tile[1], min(block.columns.stop * tile[1], size[1]))
 
 
-def _indices(rows: range, columns: range, across: int) -> Tensor:
-    """Row-major indices of the tiles of a rectangle in a grid with `across` columns."""
-    return (torch.tensor(rows)[:, None] * across + torch.tensor(columns)).flatten()
+def _indices(block: Block, across: int) -> Tensor:
+    """Row-major indices of the tiles of a block and its neighbours in a grid with `across` columns."""
+    return (torch.tensor(block.near_rows)[:, None] * across + torch.tensor(block.near_columns)).flatten()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
+from finola.codec.elastic_coder import ElasticCoder
 from finola.codec.entropy_model import CLASSES, CONTEXTS, TABLES, Coder, band_ranges, laplace, step_size
 from finola.codec.rans import Table, frequencies
 from finola.errors import CorruptFileError, InputError, MissingFileError
@@ -160,8 +161,19 @@ def bundled_codecs() -> dict[str, Path]:
     return {name: path for name, path in found.items() if path.is_file()}
 
 
+@dataclass(frozen=True)
+class ElasticCodec:
+    """An elastic model with its coder, and the name and hash that identify it in a file."""
+
+    id: str
+    hash: bytes
+    model: Autoencoder
+    coder: ElasticCoder
+    former_hash: None = None
+
+
 @lru_cache(maxsize=4)
-def load_codec(word: str) -> CodecModel:
+def load_codec(word: str) -> CodecModel | ElasticCodec:
     """Load a codec, a model with its tables: a bundled one by name, or a folder. `finola.hub` resolves the name."""
     folder, bundled = resolve(word), bundled_codecs()
     tables = bundled.get(word) if folder is None else folder / FILE
@@ -170,7 +182,12 @@ def load_codec(word: str) -> CodecModel:
             f"No codec named {word!r}. Bundled codecs: {', '.join(bundled)}. "
             "Create a codec from a model folder with finola calibrate."
         )
-    model, calibration = load(word), Calibration.load(tables)
+    model = load(word)
+    if model.config.elastic:
+        assert folder is not None
+        model = model.for_inference()
+        return ElasticCodec(*_identity(folder, tables), model, ElasticCoder.load(tables, model))
+    calibration = Calibration.load(tables)
     basis = wave_basis(model) if model.config.is_waves else None
     expected = model.config.paths * (model.config.channels if basis is None else basis.size)
     if len(calibration.mean) != expected:
@@ -178,12 +195,17 @@ def load_codec(word: str) -> CodecModel:
             f"Corrupt codec tables in {tables}: they have {len(calibration.mean)} latents, the model has {expected}."
         )
     if folder is not None:
-        digest = _hash(tables.read_bytes(), (folder / WEIGHTS).read_bytes())
-        name = re.sub(r"[^a-z0-9._-]", "", folder.resolve().name.lower())[:32] or "model"
+        name, digest = _identity(folder, tables)
     else:
         assert basis is not None
         name, digest = word, _hash(tables.read_bytes(), _spectrum_bytes(model, basis))
     return CodecModel(name, digest, model.for_inference(), calibration, FORMER_HASHES.get(digest))
+
+
+def _identity(folder: Path, tables: Path) -> tuple[str, bytes]:
+    """Name and hash of the codec in a folder."""
+    name = re.sub(r"[^a-z0-9._-]", "", folder.resolve().name.lower())[:32] or "model"
+    return name, _hash(tables.read_bytes(), (folder / WEIGHTS).read_bytes())
 
 
 def _spectrum_bytes(model: Autoencoder, basis: WaveBasis) -> bytes:

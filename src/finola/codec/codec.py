@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finola.codec.calibration import CodecModel, bundled_codecs, load_codec
-from finola.codec.container import ENTROPY_CODED, FIXED_LENGTH, Container, read_container
+from finola.codec.calibration import CodecModel, ElasticCodec, bundled_codecs, load_codec
+from finola.codec.container import ELASTIC, ENTROPY_CODED, FIXED_LENGTH, Container, read_container
 from finola.codec.deblocking import smooth_borders
+from finola.codec.elastic_photo import ElasticPhoto, decode_elastic
 from finola.codec.entropy_model import LAMBDA, Quantised, step_size
 from finola.codec.payload import CHUNK, FIXED_BITS, StoredTiles, pack_levels, round_to_levels
 from finola.codec.rans import Encoder
@@ -27,6 +29,7 @@ from finola.tiling import Size, decode_blocks, grid_of, tile_batches
 
 STEPS = 256  # number of quantiser steps; 0 is the finest
 COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
+ELASTIC_COARSEST, ELASTIC_FINEST = 144, 64  # the same, of elastic codecs
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,10 @@ def compress(
     check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
     codec = load_codec(model)
     source = _open(photo, keep_exif)
+    if isinstance(codec, ElasticCodec):
+        if mode != "coded":
+            raise InputError(f"mode {mode} needs a model with q of a fixed length, but {model} is elastic.")
+        return _compress_elastic(codec, source, quality, bpp, latents, effort)
     height, width = source.size
     fixed_length = mode == "paper"
     b, grey = _encode(source, codec, analyse=not fixed_length or effort > 0)
@@ -109,6 +116,41 @@ def compress(
         b = refined(result.step)
         result = _rate_control(compress_at, budget, guess=result.step)
     return result
+
+
+def _compress_elastic(
+    codec: ElasticCodec, source: _Source, quality: int | None, bpp: float | None, latents: int | None, effort: int
+) -> Compressed:
+    height, width = source.size
+    photo = ElasticPhoto(codec.coder, source, latents)
+    grey = source.is_grey(codec.model.config.image_size)
+
+    def compress_at(step: int) -> Compressed:
+        payload, bits = photo.encode(step)
+        container = Container(
+            codec.id, codec.hash, width, height, step, ELASTIC, grey, source.profile, source.exif, payload
+        )
+        return Compressed(container.pack(), width, height, bits, step)
+
+    if bpp is None:
+        step = elastic_step(50 if quality is None else quality)
+        if effort:
+            photo.refine(step, effort)
+        return compress_at(step)
+    budget = bpp * width * height / 8
+    guess = round(STEPS - 100 + 16 * math.log2(bpp / 0.25))  # level of a typical photo
+    result = _rate_control(compress_at, budget, guess=STEPS - min(max(guess, 1), STEPS))
+    if effort:
+        photo.refine(result.step, effort)
+        result = _rate_control(compress_at, budget, guess=result.step)
+    return result
+
+
+def elastic_step(quality: int) -> int:
+    """Index of the quantiser step of an elastic codec at a quality from 1 to 100."""
+    if not 1 <= quality <= 100:
+        raise InputError(f"quality must be 1 to 100, not {quality}.")
+    return round(ELASTIC_COARSEST + (ELASTIC_FINEST - ELASTIC_COARSEST) * (quality - 1) / 99)
 
 
 def _rate_control(compress_at: Callable[[int], Compressed], budget: float, guess: int | None = None) -> Compressed:
@@ -165,6 +207,13 @@ class _Source:
         """uint8 (3, bottom − top, right − left)."""
         assert self._read is not None, "the source is closed"
         return self._read(top, bottom, left, right)
+
+    def is_grey(self, tile: Size) -> bool:
+        """Whether the three channels of all pixels are equal."""
+        return all(
+            bool((tiles[:, 0] == tiles[:, 1]).all() and (tiles[:, 1] == tiles[:, 2]).all())
+            for tiles in tile_batches(self.read, self.size, tile)
+        )
 
     def close(self) -> None:
         """Release the decoded photo."""
@@ -229,6 +278,8 @@ def decode(container: Container, model: str | None = None, *, deblock: bool = Tr
     bounded, because tiles are decoded in blocks.
     """
     codec = find_codec(container, model)
+    if isinstance(codec, ElasticCodec):
+        return decode_elastic(container, codec.coder)
     tile, map_size = codec.model.config.image_size, codec.model.config.map_size
     height, width = container.height, container.width
     grid = grid_of((height, width), tile)
@@ -244,7 +295,7 @@ def decode(container: Container, model: str | None = None, *, deblock: bool = Tr
     return smooth_borders(image, tile) if deblock else image
 
 
-def find_codec(container: Container, model: str | None) -> CodecModel:
+def find_codec(container: Container, model: str | None) -> CodecModel | ElasticCodec:
     """Load the codec of a file: a bundled one by the name in the header, any other only from the folder `model`."""
     required = f"model {container.model} ({container.model_hash.hex()})"
     if model is None and container.model not in bundled_codecs():

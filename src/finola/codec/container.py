@@ -11,10 +11,10 @@ from typing import BinaryIO
 from finola.errors import CorruptFileError, InputError, MissingFileError
 
 MAGIC = b"\x89FNL"
-VERSION = 1
+VERSIONS = (1, 2)  # 2: elastic codecs
 MAX_SIDE = 2**24
 MAX_PIXELS = 2**28
-ENTROPY_CODED, FIXED_LENGTH = 0, 1
+ENTROPY_CODED, FIXED_LENGTH, ELASTIC = 0, 1, 2
 MAX_BLOCK, MAX_COMPRESSED = 2**24, 2**22  # bytes of ICC or EXIF, uncompressed and compressed
 
 _GREY, _ICC, _EXIF = 1, 2, 4
@@ -54,8 +54,8 @@ class Container:
             raise InputError(f"the photo has {self.width}x{self.height} pixels; at most {MAX_PIXELS} are supported.")
         if not 0 <= self.step <= 255:
             raise InputError(f"the quantiser step has index {self.step}; it must be 0 to 255.")
-        if self.mode not in (ENTROPY_CODED, FIXED_LENGTH):
-            raise InputError(f"unknown mode {self.mode}; it must be {ENTROPY_CODED} or {FIXED_LENGTH}.")
+        if self.mode not in (ENTROPY_CODED, FIXED_LENGTH, ELASTIC):
+            raise InputError(f"unknown mode {self.mode}; it must be {ENTROPY_CODED}, {FIXED_LENGTH} or {ELASTIC}.")
 
     def pack(self) -> bytes:
         """Serialise to the bytes of a file."""
@@ -69,7 +69,7 @@ class Container:
     def _header(self) -> bytes:
         flags = _GREY * self.grey + _ICC * (self.icc is not None) + _EXIF * (self.exif is not None)
         model = self.model.encode("ascii")
-        header = MAGIC + bytes([VERSION, flags, len(model)]) + model + self.model_hash
+        header = MAGIC + bytes([2 if self.mode == ELASTIC else 1, flags, len(model)]) + model + self.model_hash
         header += _varint(self.width) + _varint(self.height) + bytes([self.step, self.mode])
         for name, block in (("ICC profile", self.icc), ("EXIF", self.exif)):
             if block is not None:
@@ -137,17 +137,18 @@ class _Reader:
 
 def _parse(data: bytes) -> Container:
     version = data[len(MAGIC) : len(MAGIC) + 1]
-    if version and version[0] != VERSION:
-        raise CorruptFileError(f"format version {version[0]} is not supported; this release reads version {VERSION}.")
+    if version and version[0] not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise CorruptFileError(f"format version {version[0]} is not supported; this release reads {known}.")
     body = data[:-_CHECKSUM_BYTES]
     if zlib.crc32(body) != int.from_bytes(data[-_CHECKSUM_BYTES:], "little"):
         raise CorruptFileError("the checksum does not match; the file is damaged or truncated.")
     reader = _Reader(body, len(MAGIC) + 1)
     flags = reader.byte()
     if flags & ~(_GREY | _ICC | _EXIF):
-        raise CorruptFileError(f"unknown flags {flags:#04x}; version {VERSION} defines none above {_EXIF:#04x}.")
+        raise CorruptFileError(f"unknown flags {flags:#04x}; version {version[0]} defines none above {_EXIF:#04x}.")
     model = reader.take(reader.byte()).decode("latin-1")
-    return Container(
+    container = Container(
         model,
         reader.take(4),
         width=reader.varint(),
@@ -159,6 +160,9 @@ def _parse(data: bytes) -> Container:
         exif=_inflated("EXIF", reader) if flags & _EXIF else None,
         payload=body[reader.position :],
     )
+    if (container.mode == ELASTIC) != (version[0] == 2):
+        raise CorruptFileError(f"mode {container.mode} does not exist in version {version[0]}.")
+    return container
 
 
 def _varint(value: int) -> bytes:

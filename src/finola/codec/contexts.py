@@ -17,10 +17,12 @@ from finola.codec.rans import Decoder, Encoder, Table, unzigzag, zigzag
 from finola.errors import CorruptFileError
 
 MEAN_CONTEXTS = 8  # magnitude of the prediction errors of the left and the upper tile, as its number of bits
-EXPECTED, RECENT, NEAR = 14, 8, 3
-"""Contexts of a value: expected magnitude by length and position, recent magnitudes, magnitudes in neighbouring tiles."""
-START = 64  # initial running magnitude of a tile: one, in units of 1/64
+EXPECTED, RECENT = 27, 8
+"""Contexts of a value: expected magnitude by length and position, running mean of the magnitudes before it."""
+START = 256  # initial running mean of a tile: one, in units of 1/256
 REACH = 24  # largest absolute value with a tabulated cost
+
+_THRESHOLDS = 1 << np.arange(4, 4 + RECENT - 1)  # running means at which the context changes
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -59,7 +61,7 @@ class ContextModel:
 
     def symbols(self, tiles: Tiles, columns: int) -> Iterator[tuple[list[Table], list[int]]]:
         """Tables and values in file order, tile by tile."""
-        contexts = value_contexts(self, tiles, columns)
+        contexts = value_contexts(self, tiles)
         lengths, errors = length_contexts(tiles.lengths, columns).tolist(), mean_errors(tiles.means, columns)
         mean_context = mean_contexts(errors, columns).tolist()
         left = index_contexts(tiles, columns, self.bases).tolist()
@@ -83,7 +85,7 @@ class ContextModel:
 
     def cost(self, tiles: Tiles, columns: int) -> float:
         """Bits of `put`, computed from the frequencies of the tables."""
-        contexts = value_contexts(self, tiles, columns)
+        contexts = value_contexts(self, tiles)
         inside = np.arange(contexts.shape[1]) < np.array(self.sizes)[tiles.lengths][:, None]
         clipped = np.clip(tiles.values[inside], -REACH, REACH).astype(np.int64)
         bits = float(self.value_costs[contexts[inside], clipped + REACH].sum(dtype=np.float64))
@@ -117,9 +119,7 @@ class _TileDecoder:
 
     def __init__(self, model: ContextModel, decoder: Decoder, tiles: Tiles, columns: int) -> None:
         self.model, self.decoder, self.tiles, self.columns = model, decoder, tiles, columns
-        depth = model.expected.shape[1]
-        self.offsets = (model.expected * (RECENT * NEAR)).tolist()
-        self.nothing = np.zeros(depth, np.int64)
+        self.offsets = (model.expected * RECENT).tolist()
         self.errors: list[list[int]] = []  # prediction errors of the means, of all tiles so far
 
     def tile(self, number: int) -> None:
@@ -140,15 +140,10 @@ class _TileDecoder:
         if index >= model.bases:
             raise CorruptFileError(f"a tile has basis {index}; bases are 0 to {model.bases - 1}.")
         tiles.index[number] = index
-        near = _near_context(
-            self.nothing if left is None else np.abs(tiles.values[left]).astype(np.int64),
-            self.nothing if up is None else np.abs(tiles.values[up]).astype(np.int64),
-        )[:size].tolist()
         running, tables, values = START, model.value_tables, []
-        for offset, neighbour in zip(self.offsets[kind], near, strict=False):
-            recent = min(running.bit_length(), RECENT + 1) - 2 if running > 3 else 0
-            value = get(tables[offset + recent * NEAR + neighbour])
-            running += ((abs(value) << 6) - running) >> 2
+        for offset in self.offsets[kind][:size]:
+            value = get(tables[offset + min(max(running.bit_length() - 4, 0), RECENT - 1)])
+            running += ((abs(value) << 8) - running) >> 4
             values.append(value)
         if max(values, default=0) > 32767 or min(values, default=0) < -32767:
             raise CorruptFileError("a coefficient exceeds 32767.")
@@ -226,29 +221,12 @@ def index_contexts(tiles: Tiles, columns: int, bases: int) -> Integers:
     return contexts
 
 
-def _near_context(left: Integers, up: Integers) -> Integers:
-    """Context (…, D) of the magnitudes at the same and adjacent positions of the left and the upper tile: 0, 1 or 2."""
-    both = left + up
-    total = 2 * both
-    total[..., 1:] += both[..., :-1]
-    total[..., :-1] += both[..., 1:]
-    contexts: Integers = (total > 0).astype(np.int64) + (total > 3)
-    return contexts
-
-
-def value_contexts(model: ContextModel, tiles: Tiles, columns: int) -> Integers:
+def value_contexts(model: ContextModel, tiles: Tiles) -> Integers:
     """Table number (T, D) of every value; numbers beyond the length of a tile are not used."""
     magnitudes = np.abs(tiles.values).astype(np.int64)
-    grid = magnitudes.reshape(-1, columns, magnitudes.shape[1])
-    left, up = np.zeros_like(grid), np.zeros_like(grid)
-    left[:, 1:], up[1:] = grid[:, :-1], grid[:-1]
-    contexts = (_near_context(left, up)).reshape(magnitudes.shape)
-    contexts += model.expected[tiles.lengths] * (RECENT * NEAR)
+    contexts = model.expected[tiles.lengths] * RECENT
     running = np.full(len(magnitudes), START)
-    for position in range(min(magnitudes.shape[1], max(np.array(model.sizes)[tiles.lengths], default=0))):
-        recent = np.zeros_like(running)
-        for power in range(2, RECENT + 1):
-            recent += running >= 1 << power
-        contexts[:, position] += np.maximum(recent, 0) * NEAR
-        running += ((magnitudes[:, position] << 6) - running) >> 2
+    for position in range(max(np.array(model.sizes)[tiles.lengths], default=0)):
+        contexts[:, position] += np.searchsorted(_THRESHOLDS, running, "right")
+        running += ((magnitudes[:, position] << 8) - running) >> 4
     return contexts

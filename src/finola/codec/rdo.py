@@ -70,14 +70,26 @@ class _Part(NamedTuple):
 
 
 def _refine(codec: CodecModel, source: Source, b: FloatArray, quantiser: Quantiser, iterations: int) -> FloatArray:
-    """Proximal gradient descent; a step that increases the cost is rejected, and the step size is halved."""
+    return descend(b, quantiser, lambda quantised: error_and_step(codec, source, quantised), iterations)
+
+
+def descend(
+    b: FloatArray,
+    quantiser: Quantiser,
+    evaluate: Callable[[FloatArray], tuple[float, FloatArray]],
+    iterations: int,
+) -> FloatArray:
+    """Proximal gradient descent; a step that increases the cost is rejected, and the step size is halved.
+
+    `evaluate` returns the squared error of quantised coefficients and Jᵀr.
+    """
     quantised, rate = quantiser(b)
-    error, step = error_and_step(codec, source, quantised)
+    error, step = evaluate(quantised)
     least, stride = error + rate, STRIDE
     for _ in range(iterations):
         candidate = b + np.float32(stride) * (quantised + step - b)
         candidate_quantised, rate = quantiser(candidate)
-        error, candidate_step = error_and_step(codec, source, candidate_quantised)
+        error, candidate_step = evaluate(candidate_quantised)
         if error + rate < least:
             b, quantised, step, least = candidate, candidate_quantised, candidate_step, error + rate
         else:

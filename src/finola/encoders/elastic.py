@@ -55,4 +55,5 @@ class ElasticEncoder(nn.Module):
         p = self.codebook.coordinates(self.prefilter(tiles))
         if length is None:
             return self.to_q(p)
-        return self.latents_to_q(self.codebook.encode(p, length=length))
+        chosen = self.codebook.choose(self.codebook.coordinates(tiles), length=length)
+        return self.latents_to_q(self.codebook.encode(p, *chosen))

@@ -87,24 +87,16 @@ class Codebook(nn.Module):
 
     def errors(self, rotated: Tensor) -> Tensor:
         """Squared error within the span for every basis and length: (T, G, K)."""
-        energy = rotated.square().cumsum(2)
-        return energy[..., -1:] - energy[..., self.lengths - 1]
+        beyond = torch.arange(rotated.shape[2], device=rotated.device)[:, None] >= self.lengths
+        return rotated.square() @ beyond.to(rotated)
 
-    def select(self, rotated: Tensor, choice: Tensor) -> Latents:
-        """Latents of the chosen basis and length of each tile, given as index into the last two axes of `errors`."""
-        index, number = choice // len(self.lengths), choice % len(self.lengths)
-        length = self.lengths[number]
-        values = rotated[torch.arange(len(rotated), device=rotated.device), index]
-        kept = torch.arange(values.shape[1], device=values.device) < length[:, None]
-        return Latents(index, length, torch.where(kept, values, 0.0))
+    def choose(self, p: Tensor, *, budget: float | None = None, length: int | None = None) -> tuple[Tensor, Tensor]:
+        """Choose the basis and the length of each tile p (T, D) of one photo: two tensors (T,).
 
-    def encode(self, p: Tensor, *, budget: float | None = None, length: int | None = None) -> Latents:
-        """Encode the tiles p (T, D) of one photo with at most `budget` numbers in all, or with `length` numbers each.
-
-        Side information (basis and length of each tile) is part of the budget.
+        The photo has at most `budget` numbers in all, of which side information (basis and length of each tile) is a
+        part, or every tile has `length` numbers.
         """
-        rotated = self.rotated(p)
-        errors = self.errors(rotated)
+        errors = self.errors(self.rotated(p))
         if length is not None:
             allowed = torch.where(self.lengths <= length)[0]
             if not len(allowed) or int(self.lengths[allowed[-1]]) != length:
@@ -116,7 +108,12 @@ class Codebook(nn.Module):
         else:
             side = math.ceil(len(p) * self.side_bits / NUMBER_BITS)
             choice = allocate(errors.flatten(1), self.lengths.repeat(len(self.bases)), (budget or math.inf) - side)
-        return self.select(rotated, choice)
+        return choice // len(self.lengths), self.lengths[choice % len(self.lengths)]
+
+    def encode(self, p: Tensor, index: Tensor, length: Tensor) -> Latents:
+        """Latents of tiles p (T, D) with given bases and lengths."""
+        kept = torch.arange(p.shape[1], device=p.device) < length[:, None]
+        return Latents(index, length, torch.where(kept, self.components(p, index), 0.0))
 
     def components(self, p: Tensor, index: Tensor) -> Tensor:
         """Components of p (T, D) in the basis `index` (T,) of each tile: (T, D)."""

@@ -62,7 +62,7 @@ class Nets(Task):
         fit_codebook(codebook, torch.cat(parts), len(parts[0]), steps=self.recipe.codebook.steps)
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        linear = self.project(encoder_of(self.model).prefilter(images))
+        linear = self.project(images)
         out: Tensor = self.model.decoder.refinement(linear)  # type: ignore[operator, union-attr]
         errors, linear_errors = ((x - images).square().flatten(1).mean(1) for x in (out, linear))
         return {"relative_error": (errors / (linear_errors.detach() + ERROR_FLOOR)).mean()}
@@ -71,31 +71,28 @@ class Nets(Task):
         return f"{-10 * math.log10(max(loss, 1e-12)):+.2f} dB"
 
     def project(self, images: Tensor) -> Tensor:
-        """Linear reconstructions of images whose sides are multiples of the tile, each at a random rate."""
-        codebook, tile = encoder_of(self.model).codebook, self.model.config.image_size
+        """Linear reconstructions of images whose sides are multiples of the tile, each at a random rate.
+
+        Bases, lengths and quantised values are those of the images before the filter: otherwise the filter could lower the
+        error by raising the rate. So gradients reach it through the images that are not quantised.
+        """
+        encoder, tile, loss = encoder_of(self.model), self.model.config.image_size, self.recipe.loss
+        codebook = encoder.codebook
         tiles, grid = cut(images, tile)
-        p = codebook.coordinates(tiles)
-        per_image = grid[0] * grid[1]
-        with torch.no_grad():
-            rotated = codebook.rotated(p)
-            loss, n = self.recipe.loss, len(images)
-            lagrangian = _log_uniform(n, loss.lagrangian).to(p).repeat_interleave(per_image)
-            step = _log_uniform(n, loss.quantiser_step).to(p).repeat_interleave(per_image)
-            quantised = (torch.rand(n) < loss.quantised_fraction).to(p.device).repeat_interleave(per_image)
-            lengths = codebook.lengths.repeat(len(codebook.bases))
-            choice = (codebook.errors(rotated).flatten(1) + lagrangian[:, None] * lengths).argmin(1)
-            latents = codebook.select(rotated, choice)
-            by_rate = _cheapest_basis(rotated, step)
-            index = torch.where(quantised, by_rate, latents.index)
-        values = codebook.components(p, index)
-        with torch.no_grad():
-            shortened = torch.where(latents.values != 0, values, 0.0)
-            levels = (values.abs() / step[:, None] + ROUNDING).floor() * values.sign()
-            change = torch.where(quantised[:, None], levels * step[:, None], shortened) - values
-        # Gradients pass through the kept components and straight through the quantiser.
-        kept = (values + change != 0) | quantised[:, None]
-        linear = codebook.tiles(codebook.decode(torch.where(kept, values + change, 0.0), index), tile)
-        return join(linear, grid)
+        p, n, per_image = codebook.coordinates(tiles), len(images), grid[0] * grid[1]
+        rotated = codebook.rotated(p)
+        lagrangian = _log_uniform(n, loss.lagrangian).to(p).repeat_interleave(per_image)
+        step = _log_uniform(n, loss.quantiser_step).to(p).repeat_interleave(per_image)
+        quantised = (torch.rand(n) < loss.quantised_fraction).to(p.device).repeat_interleave(per_image)
+        lengths = codebook.lengths.repeat(len(codebook.bases))
+        choice = (codebook.errors(rotated).flatten(1) + lagrangian[:, None] * lengths).argmin(1)
+        index = torch.where(quantised, _cheapest_basis(rotated, step), choice // len(codebook.lengths))
+        filtered = codebook.coordinates(cut(encoder.prefilter(images), tile)[0])
+        values = codebook.encode(filtered, index, lengths[choice]).values
+        own = codebook.components(p, index)
+        levels = (own.abs() / step[:, None] + ROUNDING).floor() * own.sign()
+        values = torch.where(quantised[:, None], levels * step[:, None], values)
+        return join(codebook.tiles(codebook.decode(values, index), tile), grid)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:

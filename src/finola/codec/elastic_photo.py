@@ -1,0 +1,89 @@
+"""Compression and decompression of photos with an elastic codec."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from finola.codec.container import Container
+from finola.codec.contexts import Tiles
+from finola.codec.elastic_coder import ElasticCoder
+from finola.codec.entropy_model import LAMBDA, step_size
+from finola.codec.rans import Decoder, Encoder
+from finola.codec.rdo import ITERATIONS, FloatArray, Source, descend
+from finola.elastic import coordinates, decode_blocks_of, error_and_gradient
+from finola.errors import CorruptFileError
+from finola.image_io import to_uint8
+from finola.tiling import grid_of
+
+
+class ElasticPhoto:
+    """A photo to be compressed: its tiles as coordinates p, computed once, and quantised at any step."""
+
+    def __init__(self, coder: ElasticCoder, source: Source, keep: int | None) -> None:
+        self.coder, self.source, self.keep = coder, source, keep
+        self.columns = grid_of(source.size, coder.model.config.image_size)[1]
+        with torch.inference_mode():
+            self.p = coordinates(coder.model, self._pixels, source.size)
+
+    def _pixels(self, top: int, bottom: int, left: int, right: int) -> Tensor:
+        return self.source.read(top, bottom, left, right).float() / 255
+
+    @torch.inference_mode()
+    def encode(self, step: int) -> tuple[bytes, float]:
+        """Payload at a quantiser step, and its size in bits by the entropy model."""
+        tiles = self.coder.quantise(self.p, step, self.keep)
+        encoder = Encoder()
+        self.coder.contexts.put(encoder, tiles, self.columns)
+        payload = encoder.finish()
+        return payload, 8.0 * len(payload)
+
+    def refine(self, step: int, effort: int) -> None:
+        """Refine the coordinates for a quantiser step by analysis by synthesis."""
+        size = step_size(step)
+
+        def quantiser(p: FloatArray) -> tuple[FloatArray, float]:
+            tiles = self.coder.quantise(torch.from_numpy(p), step, self.keep)
+            rate = LAMBDA * size**2 * self.coder.contexts.cost(tiles, self.columns)
+            return self.coder.dequantise(tiles, step).numpy(), rate
+
+        def evaluate(p: FloatArray) -> tuple[float, FloatArray]:
+            error, gradient = error_and_gradient(self.coder.model, self._pixels, self.source.size, torch.from_numpy(p))
+            return 2 * error, -gradient.numpy()
+
+        self.p = torch.from_numpy(descend(self.p.numpy(), quantiser, evaluate, ITERATIONS[effort]))
+
+
+def stored_tiles(container: Container, coder: ElasticCoder) -> Tiles:
+    """Decode the integers of a file."""
+    rows, columns = grid_of((container.height, container.width), coder.model.config.image_size)
+    # A tile takes at least a thousandth of a bit; this bounds the size of the photo that a small file can declare.
+    if rows * columns > 8000 * (len(container.payload) + 1):
+        raise CorruptFileError(
+            f"Corrupt file: header declares {rows * columns} tiles, payload has {len(container.payload)} bytes."
+        )
+    try:
+        decoder = Decoder(container.payload)
+        tiles = coder.contexts.get(decoder, rows * columns, columns)
+        decoder.finish()
+    except ValueError as error:
+        raise CorruptFileError(f"Corrupt file: cannot decode the payload: {error}") from None
+    return tiles
+
+
+@torch.inference_mode()
+def decode_elastic(container: Container, coder: ElasticCoder) -> Tensor:
+    """Decode a file of an elastic codec to uint8 (3, H, W)."""
+    tiles = stored_tiles(container, coder)
+    stored = torch.empty(container.height, container.width, 3, dtype=torch.uint8)
+    image = stored.permute(2, 0, 1)
+
+    def part(indices: Tensor) -> Tensor:
+        chosen = indices.numpy()
+        return coder.dequantise(
+            Tiles(tiles.lengths[chosen], tiles.means[chosen], tiles.index[chosen], tiles.values[chosen]), container.step
+        )
+
+    for rows, columns, pixels in decode_blocks_of(coder.model, part, (container.height, container.width)):
+        image[:, rows, columns] = to_uint8(pixels)
+    return image
