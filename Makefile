@@ -1,6 +1,7 @@
 # make demo   install into .venv, rebuild and compress a photo, and draw the speeds of its waves
 # make test   lint, types and tests
 # make prove  the slow proofs, one after the other; with FINOLA_DATA set, those on its photos too
+# make bench  speed of the recurrence as fractions of GEMM throughput on this machine
 # make portability  the tests under other instruction sets, thread counts and orders: results/portability.json
 # make docs   build the documentation into site/; a broken link is an error
 # make wheel  build the wheel from the last commit, install it into an empty environment, rebuild and compress a photo
@@ -14,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo test prove portability docs wheel lock clean
+.PHONY: help demo test bench prove portability docs wheel lock clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -34,6 +35,9 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 -rs
+
+bench: $(VENV)/.installed-test
+	@$(BIN)/python benchmarks/bench.py propagation --quick
 
 prove: $(VENV)/.installed-test
 	@if command -v chromium >/dev/null; then $(BIN)/python benchmarks/page_speed.py; else echo "No Chromium: the page is not timed"; fi

@@ -75,7 +75,7 @@ def make_shape(width: int, height: int, path: Path) -> None:
 
 
 def main() -> None:
-    from finola.bench.machine import fit_line
+    from speed.machine import fit_line
 
     words = [word for word in sys.argv[1:] if word != "--shapes-only"]
     rows: list[dict[str, object]] = []

@@ -17,7 +17,7 @@ LAYERS = (
     | {"paper", "pooling", "folding", "serialization", "hub"},
     {"encoders", "decoders", "wave", "autoencoder", "masked", "heads", "model_zoo", "weights"},
     {"codec", "data"},
-    {"training", "evaluation", "baselines", "compare", "bench", "recipes"},
+    {"training", "evaluation", "baselines", "compare", "recipes"},
     {"plotting"},
     {"cli", "app"},
 )

@@ -54,7 +54,6 @@ WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they 
     "waves": (["MODEL", "--images", "INPUT", "--plot", "OUT/x.png"], "x.png"),
 }
 READS = {  # verbs that write no file
-    "bench": ["train", "INPUT"],
     "classify": ["INPUT"],
     "info": ["INPUT"],
     "models": ["INPUT"],
