@@ -4,7 +4,7 @@
 # make bench  speed of the recurrence as fractions of GEMM throughput on this machine
 # make portability  the tests under other instruction sets, thread counts and orders: results/portability.json
 # make docs   build the documentation into site/; a broken link is an error
-# make wheel  build the wheel from the last commit, install it into an empty environment, rebuild and compress a photo
+# make wheel  build the wheel from the last commit, install it with its core dependencies only, reconstruct and compress a photo
 # make lock   refresh constraints.txt
 # make clean  remove .venv and everything the other targets wrote
 
@@ -72,9 +72,11 @@ wheel: $(VENV)/.python
 	"$$work/venv/bin/python" -m pip --disable-pip-version-check -qq install -c constraints.txt \
 	  "$$(ls -t dist/finola-*.whl | head -n 1)"; \
 	cd "$$work"; venv/bin/python -c "import finola; print('finola is imported from', finola.__file__)"; \
-	venv/bin/finola reconstruct skimage:astronaut -o rebuilt/; \
-	venv/bin/finola compress skimage:astronaut -o astronaut.finola; \
-	ls -l rebuilt astronaut.finola
+	venv/bin/python -m pip --disable-pip-version-check check; \
+	venv/bin/finola reconstruct source/docs/images/growing.jpg -o rebuilt/; \
+	venv/bin/finola compress source/docs/images/growing.jpg -o growing.finola; \
+	venv/bin/finola decompress growing.finola -o decoded.png; \
+	ls -l rebuilt growing.finola decoded.png
 
 # Asks pip what a fresh install of .[test] would choose today, and keeps names and versions only.
 lock: $(VENV)/.python
@@ -115,7 +117,7 @@ $(VENV)/.python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.python
 	@echo "Installing finola and its libraries into $(VENV); the first time takes minutes, mostly PyTorch"
-	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install -c constraints.txt -e '.[demo]'
 	@touch $@
 
 # Installs everything that $(VENV)/.installed does, so it stamps both.
@@ -126,5 +128,5 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/.python
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/.python
 	@echo "Installing finola, its libraries and its documentation tools into $(VENV); the first time takes minutes, mostly PyTorch"
-	@$(PIP) install -c constraints.txt -e '.[docs]'
+	@$(PIP) install -c constraints.txt -e '.[demo,docs]'
 	@touch $(VENV)/.installed $@

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from speed.machine import flops, gemm_rate, peak_memory, timed
-
 from finola.hub import resolve
 from finola.model_zoo import create, load
+from speed.machine import flops, gemm_rate, peak_memory, timed
 
 REPEATS = 5
 BARS = {"share_of_gemm": 0.6, "time_over_baseline": 1.0}
