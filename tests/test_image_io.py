@@ -259,5 +259,5 @@ def test_only_listed_formats_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_many_pixels_raise_before_decoding(tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     Image.new("1", (9000, 9000)).save(path)
-    with pytest.raises(InputError, match="9000x9000"):
+    with pytest.raises(InputError, match="9000×9000"):
         read_photo(path)
