@@ -1,9 +1,10 @@
 # make demo   install into .venv, rebuild and compress a photo, and draw the speeds of its waves
 # make test   lint, types and tests
 # make prove  the slow proofs, one after the other; with FINOLA_DATA set, those on its photos too
+# make bench  speed of the recurrence as fractions of GEMM throughput on this machine
 # make portability  the tests under other instruction sets, thread counts and orders: results/portability.json
 # make docs   build the documentation into site/; a broken link is an error
-# make wheel  build the wheel from the last commit, install it into an empty environment, rebuild and compress a photo
+# make wheel  build the wheel from the last commit, install it with its core dependencies only, reconstruct and compress a photo
 # make lock   refresh constraints.txt
 # make clean  remove .venv and everything the other targets wrote
 
@@ -14,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo test prove portability docs wheel lock clean
+.PHONY: help demo test bench prove portability docs wheel lock clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -34,6 +35,9 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 -rs
+
+bench: $(VENV)/.installed-test
+	@$(BIN)/python benchmarks/bench.py propagation --quick
 
 prove: $(VENV)/.installed-test
 	@if command -v chromium >/dev/null; then $(BIN)/python benchmarks/page_speed.py; else echo "No Chromium: the page is not timed"; fi
@@ -68,9 +72,11 @@ wheel: $(VENV)/.python
 	"$$work/venv/bin/python" -m pip --disable-pip-version-check -qq install -c constraints.txt \
 	  "$$(ls -t dist/finola-*.whl | head -n 1)"; \
 	cd "$$work"; venv/bin/python -c "import finola; print('finola is imported from', finola.__file__)"; \
-	venv/bin/finola reconstruct skimage:astronaut -o rebuilt/; \
-	venv/bin/finola compress skimage:astronaut -o astronaut.finola; \
-	ls -l rebuilt astronaut.finola
+	venv/bin/python -m pip --disable-pip-version-check check; \
+	venv/bin/finola reconstruct source/docs/images/growing.jpg -o rebuilt/; \
+	venv/bin/finola compress source/docs/images/growing.jpg -o growing.finola; \
+	venv/bin/finola decompress growing.finola -o decoded.png; \
+	ls -l rebuilt growing.finola decoded.png
 
 # Asks pip what a fresh install of .[test] would choose today, and keeps names and versions only.
 lock: $(VENV)/.python
@@ -111,7 +117,7 @@ $(VENV)/.python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/.python
 	@echo "Installing finola and its libraries into $(VENV); the first time takes minutes, mostly PyTorch"
-	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install -c constraints.txt -e '.[demo]'
 	@touch $@
 
 # Installs everything that $(VENV)/.installed does, so it stamps both.
@@ -122,5 +128,5 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/.python
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/.python
 	@echo "Installing finola, its libraries and its documentation tools into $(VENV); the first time takes minutes, mostly PyTorch"
-	@$(PIP) install -c constraints.txt -e '.[docs]'
+	@$(PIP) install -c constraints.txt -e '.[demo,docs]'
 	@touch $(VENV)/.installed $@

@@ -17,8 +17,8 @@ from pathlib import Path
 # VmHWM and not ru_maxrss, which a process inherits from the one that started it.
 WORK = """
 import json, re, sys, time
-from finola.cli.verbs.compress import compress_one
-from finola.cli.verbs.decompress import decompress_one
+from finola.cli.inputs import Photo
+from finola.cli.verbs.codec import compress_one, decompress_one
 what, source, target = sys.argv[1:]
 begin = time.perf_counter()
 from finola.codec.calibration import load_codec
@@ -28,9 +28,9 @@ if what == "encode":
     from finola.codec.codec import compress
     row = {"bytes": len(compress(source, quality=30).data)}
 elif what == "compress":
-    row = compress_one(source, target, {"quality": 30, "model": "tile64-512"})
+    row = compress_one(Photo(source), target, {"quality": 30, "model": "tile64-512"})
 else:
-    row = decompress_one(source, target, None)
+    row = decompress_one(Photo(source), target, None)
 peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 print(json.dumps({"peak_bytes": peak, "idle_bytes": idle, "seconds": time.perf_counter() - begin, **row}))
 """
@@ -75,7 +75,7 @@ def make_shape(width: int, height: int, path: Path) -> None:
 
 
 def main() -> None:
-    from finola.bench.machine import fit_line
+    from speed.machine import fit_line
 
     words = [word for word in sys.argv[1:] if word != "--shapes-only"]
     rows: list[dict[str, object]] = []

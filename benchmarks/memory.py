@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 
 import torch
+from speed.machine import peak_memory
 
-from finola.bench.machine import peak_memory
 from finola.propagation import propagate
 from finola.transitions import NormLinear
 

@@ -118,7 +118,7 @@ def speed() -> str:
     bounds = found["bounds"]
     lines = [
         "\n## Performance of pre-training on a CPU\n",
-        f"    finola bench train {found['recipe']} --json\n",
+        f"    python benchmarks/bench.py train {found['recipe']} --json\n",
         f"{found['images_per_second']:.0f} images/s of 128×128 on {found['threads']} threads "
         f"({found['images_per_second_with_loading']:.0f} with loading): {found['share_of_gemm']:.0%} of the GEMM "
         f"throughput ({found['gemm_flops_per_second'] / 1e9:.0f} GFLOP/s). In the roofline model, where the time of an "

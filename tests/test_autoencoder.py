@@ -171,7 +171,7 @@ def test_every_model_of_the_paper_is_a_name():
 @pytest.mark.parametrize(
     ("run", "error", "values"),
     [
-        (lambda m: m(torch.rand(1, 3, 3, 40)), ValueError, "3x40.*4x4"),
+        (lambda m: m(torch.rand(1, 3, 3, 40)), ValueError, "40×3.*4×4"),
         (lambda m: m(torch.rand(0, 3, 32, 32)), ValueError, r"\(0, 3, 32, 32\)"),
         (lambda m: m(torch.rand(1, 1, 32, 32)), ValueError, r"\(1, 1, 32, 32\)"),
         (lambda m: m.encode(torch.rand(1, 3, 64, 64)), ValueError, "32.*64"),

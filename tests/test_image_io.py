@@ -13,17 +13,16 @@ from finola.errors import CorruptFileError, InputError
 from finola.image_io import (
     FORMATS,
     Regions,
-    find_photos,
     open_photo,
     pixels,
     read_photo,
     save_photo,
     shown_size,
     side_by_side,
-    skimage_photos,
     to_rgb,
     to_uint8,
 )
+from finola.locations import skimage_photos
 
 ORIENTATION = 0x0112
 
@@ -205,19 +204,6 @@ def test_to_uint8_rounds_clips_and_is_idempotent() -> None:
     assert torch.equal(to_uint8(every.float() / 255), every) and to_uint8(every) is every
 
 
-def test_find_photos_is_recursive_and_sorted_and_skips_other_files(tmp_path: Path) -> None:
-    for name in ("b.jpg", "a/z.PNG", "a/notes.txt", ".hidden.jpg", ".cache/c.jpg", "c/phone.heic"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    if os.name != "nt":  # on Windows a link needs the rights of an administrator
-        (tmp_path / "a" / "loop").symlink_to(tmp_path)
-    found = [path.relative_to(tmp_path).as_posix() for path in find_photos(tmp_path)]
-    assert found == ["a/z.PNG", "b.jpg", "c/phone.heic"]
-    assert find_photos(tmp_path / "a" / "notes.txt") == [tmp_path / "a" / "notes.txt"]
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        find_photos(tmp_path / "nothing")
-
-
 def test_side_by_side_contains_every_image_on_white() -> None:
     first, second = torch.zeros(3, 8, 5), torch.full((3, 4, 6), 128, dtype=torch.uint8)
     row = side_by_side([first, second], gap=3)
@@ -273,5 +259,5 @@ def test_only_listed_formats_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_many_pixels_raise_before_decoding(tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     Image.new("1", (9000, 9000)).save(path)
-    with pytest.raises(InputError, match="9000x9000"):
+    with pytest.raises(InputError, match="9000×9000"):
         read_photo(path)

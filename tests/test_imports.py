@@ -13,11 +13,11 @@ import finola
 
 ROOT = Path(finola.__file__).parent
 LAYERS = (
-    {"errors", "files", "config", "kernels", "propagation", "transitions", "tiling", "metrics", "image_io", "checks"}
-    | {"paper", "pooling", "folding", "serialization", "hub"},
+    {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
+    | {"image_io", "checks", "paper", "pooling", "folding", "serialization", "hub"},
     {"encoders", "decoders", "wave", "autoencoder", "masked", "heads", "model_zoo", "weights"},
     {"codec", "data"},
-    {"training", "evaluation", "baselines", "compare", "bench", "recipes"},
+    {"training", "evaluation", "baselines", "compare", "recipes"},
     {"plotting"},
     {"cli", "app"},
 )

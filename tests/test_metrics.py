@@ -59,7 +59,7 @@ def test_a_constant_image_has_similarity_one():
 
 
 def test_invalid_sizes_raise_with_their_values():
-    with pytest.raises(ValueError, match=r"176.*64x64"):
+    with pytest.raises(ValueError, match=r"176.*64×64"):
         ms_ssim(torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 64))
     with pytest.raises(ValueError, match=r"\(1, 3, 8, 8\).*\(1, 3, 8, 9\)"):
         psnr(torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 9))

@@ -18,7 +18,7 @@ from finola.folding import fold_norms
 from finola.pooling import build_pool
 from finola.propagation import Order, propagate, start_positions
 from finola.serialization import Pretrained
-from finola.tiling import BLOCK, cut, decode_blocks, grid_of, join, pad_to_multiple
+from finola.tiling import reconstruct
 from finola.transitions import DIRECTIONS, Transition, build_transition, check_named, prepared
 from finola.wave.initialisation import initialise_waves
 
@@ -45,6 +45,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         if init not in (None, "random", "waves"):
             raise UnknownNameError(f"Unknown initialisation init={init!r}; use 'waves', 'random' or None.")
         self.config = config = ModelConfig.parse(name)
+        self.label = str(config)  # name in titles; `finola.load` sets the name that was given
         starts = start_positions(config.start, config.map_size, config.paths)  # raises if outside the map
         self.checkpointing = False
         if config.transition == "conv-ae":
@@ -135,34 +136,12 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
             return torch.stack([elastic.reconstruct(self, image, **options) for image in images])
         if (latents, per_tile, effort) != (None, None, 0):
             elastic.encoder_of(self)  # raises InputError
-        height, width = images.shape[-2:]
-        size = self.config.image_size
-        whole = (height, width) == size
-        rows, columns = grid_of((height, width), size)
-        if rows * columns > BLOCK and not torch.is_grad_enabled():
-            return torch.stack([self._forward_in_blocks(image, on_q) for image in images])
-        tiles, grid = (images, (1, 1)) if whole else cut(pad_to_multiple(images, size), size)
-        q: Tensor = self.pool(self.encoder(tiles))
-        z = self.propagate(q if on_q is None else on_q(q))
-        return self.decode(z) if whole else self.decode(join(z, grid))[..., :height, :width]
 
-    def _forward_in_blocks(self, image: Tensor, on_q: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """Reconstruct one image (3, H, W) of many tiles in blocks, each decoded with one tile of context per side."""
-        tile, map_size = self.config.image_size, self.config.map_size
-        grid = grid_of((image.shape[1], image.shape[2]), tile)
-        result = torch.empty_like(image)
-
-        def grow(rows: range, columns: range) -> Tensor:
-            part = image[
-                None, :, rows.start * tile[0] : rows.stop * tile[0], columns.start * tile[1] : columns.stop * tile[1]
-            ]
-            q: Tensor = self.pool(self.encoder(cut(pad_to_multiple(part, tile), tile)[0]))
+        def grow(tiles: Tensor) -> Tensor:
+            q: Tensor = self.pool(self.encoder(tiles))
             return self.propagate(q if on_q is None else on_q(q))
 
-        for y, x, pixels in decode_blocks(grow, self.decode, grid, tile, map_size, margin=map_size):
-            target = result[:, y : y + pixels.shape[1], x : x + pixels.shape[2]]
-            target.copy_(pixels[:, : target.shape[1], : target.shape[2]])
-        return result
+        return reconstruct(images, grow, self.decode, self.config.image_size, self.config.map_size)
 
     def check_saveable(self) -> None:
         config = self.config
@@ -174,8 +153,8 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         cell = self.config.cell
         if images.shape[-2] < cell[0] or images.shape[-1] < cell[1]:
             raise InputError(
-                f"Image size {images.shape[-2]}x{images.shape[-1]} is smaller than one cell of {self.config}, "
-                f"{cell[0]}x{cell[1]} pixels."
+                f"Image size {show_size((images.shape[-2], images.shape[-1]))} is smaller than one cell of "
+                f"{self.config}, {show_size(cell)} pixels."
             )
         check_values(images)
 

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from finola.config import show_size
 from finola.errors import InputError
 
 LARGEST = 8.0  # pixels in [0, 1] stay below it after noise or standardisation; most 8-bit images exceed it
@@ -44,10 +45,10 @@ def check_size(height: int, width: int, multiple: int) -> None:
     """Raise InputError for an image that does not divide into whole map cells, with the nearest sizes that do."""
     if height % multiple or width % multiple:
         below, above = (
-            "×".join(str(max(multiple, rounded(side / multiple) * multiple)) for side in (height, width))
+            [max(multiple, rounded(side / multiple) * multiple) for side in (height, width)]
             for rounded in (math.floor, math.ceil)
         )
         raise InputError(
-            f"The image is {height}×{width} (height × width), but both sides must be multiples of {multiple}: "
-            f"the nearest such sizes are {below} and {above}."
+            f"The image is {show_size((height, width))}, but both sides must be multiples of {multiple}: the nearest "
+            f"such sizes are {show_size((below[0], below[1]))} and {show_size((above[0], above[1]))}."
         )

@@ -143,9 +143,9 @@ class ModelConfig:
         return self.position or self.speeds == "unit"
 
     def __str__(self) -> str:
-        name = f"{self.encoder}/{self.channels}x{self.paths}@{show_size(self.map_size)}"
+        name = f"{self.encoder}/{self.channels}x{self.paths}@{_size_in_name(self.map_size)}"
         if self.image_size != (256, 256):
-            name += f":{show_size(self.image_size)}"
+            name += f":{_size_in_name(self.image_size)}"
         options = []
         if isinstance(self.start, tuple):
             options.append(f"at{self.start[0]}x{self.start[1]}")
@@ -193,7 +193,16 @@ class ModelConfig:
 
 
 def show_size(size: Size) -> str:
-    """Format a size: `16` if square, otherwise `16x24` (height x width)."""
+    """Format a size (height, width) for people, width first.
+
+    >>> show_size((480, 640))
+    '640×480'
+    """
+    return f"{size[1]}×{size[0]}"
+
+
+def _size_in_name(size: Size) -> str:
+    """Format a size in a model name: `16` if square, otherwise `16x24` (height x width)."""
     return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
 
 

@@ -5,6 +5,8 @@ Each class also derives from the built-in exception that callers would expect, s
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 
 class FinolaError(Exception):
     """Base class of all exceptions of this package."""
@@ -32,6 +34,61 @@ class MissingFileError(FinolaError, FileNotFoundError):
 
 class OutputExistsError(FinolaError, FileExistsError):
     """The output would overwrite an existing file or an input."""
+
+
+EXTRAS = {
+    "braceexpand": "train",
+    "diffusers": "compare",
+    "fastapi": "app",
+    "gradio": "app",
+    "imageio_ffmpeg": "film",
+    "lightly": "moco",
+    "lightning": "train",
+    "matplotlib": "plot",
+    "omegaconf": "train",
+    "pillow_jxl": "compare",
+    "pyarrow": "train",
+    "pycocotools": "detect",
+    "pywt": "compare",
+    "skimage": "demo",
+    "tensorboard": "train",
+    "torchmetrics": "train",
+    "uvicorn": "app",
+    "wandb": "wandb",
+    "yaml": "train",
+}
+"""Extra of pyproject.toml that installs each optional dependency, by the name under which it is imported."""
+
+
+def require(*modules: str) -> None:
+    """Raise MissingExtraError, which names the extra to install, unless these optional dependencies are installed.
+
+    >>> require("matplotlib", "pywt")
+    """
+    for module in modules:
+        try:
+            installed = find_spec(module) is not None
+        except ModuleNotFoundError:
+            installed = False
+        if not installed:
+            raise MissingExtraError(
+                f"{module} is not installed. Install it with: pip install 'finola[{EXTRAS[module]}]'."
+            )
+
+
+def shorten(value: object, length: int = 60) -> str:
+    """The `repr` of a value, truncated to about `length` characters, for an error message."""
+    if isinstance(value, int) and not -(10**length) < value < 10**length:
+        return f"a number of {value.bit_length()} bits"  # Python limits the number of digits that it converts
+    if isinstance(value, str | bytes):
+        value = value[: 2 * length]
+    elif isinstance(value, list | dict) and len(value) > length:
+        return f"a {type(value).__name__} of {len(value)} items"
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return f"a nested {type(value).__name__}"
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def first_line(error: BaseException) -> str:

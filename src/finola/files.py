@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from finola.errors import InputError, MissingFileError, OutputExistsError, require
 
-from finola.errors import InputError, MissingFileError, OutputExistsError
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+PLOTS = (".png", ".pdf", ".svg", ".jpg")
+"""Suffixes of plots."""
+ANIMATIONS = (".gif", ".webp", ".mp4")
+"""Suffixes of animations."""
 
 
 def output_path(path: str | Path, inputs: Iterable[str | Path] = (), force: bool = False) -> Path:
@@ -145,8 +152,30 @@ def check_folder(path: Path) -> Path:
     return path
 
 
+def plot_path(path: str | Path) -> Path:
+    """Check, before the work, that a plot can be written to `path`, and return it with `~` expanded."""
+    require("matplotlib")
+    return check_folder(_check_suffix(path, PLOTS))
+
+
+def animation_path(path: str | Path) -> Path:
+    """Check, before the work, that an animation can be written to `path`, and return it with `~` expanded."""
+    path = _check_suffix(path, ANIMATIONS)
+    if path.suffix.lower() == ".mp4":
+        require("imageio_ffmpeg")
+    return check_folder(path)
+
+
+def _check_suffix(path: str | Path, suffixes: Sequence[str]) -> Path:
+    if Path(path).suffix.lower() not in suffixes:
+        raise InputError(f"Cannot write {str(path)!r}: the name must end with one of {', '.join(suffixes)}.")
+    return Path(path)
+
+
 def digest_of_weights(model: nn.Module) -> str:
     """First twelve hexadecimal digits of the SHA-256 digest of the names and values of all weights and buffers."""
+    import torch
+
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())

@@ -1,11 +1,9 @@
 """Read image files as RGB tensors, with orientation and colour profile applied, and write tensors as image files."""
 
 import io
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +12,9 @@ from PIL import Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
-
-_COMMON = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".heic", ".heif", ".gif", ".bmp", ".tif", ".tiff")
-READ = (*_COMMON, ".jp2", ".j2k", ".ppm", ".pgm", ".pnm")
-"""Suffixes of image files for `find_photos`; files that Pillow cannot decode are reported, not skipped."""
-
-WRITE = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+from finola.errors import CorruptFileError, InputError, MissingFileError
+from finola.files import check_folder, replacing
+from finola.locations import SKIMAGE, WRITE, skimage_photo
 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "HEIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
 """Pillow decoders used to open files, whatever their suffix. EPS is excluded because it starts Ghostscript."""
@@ -38,26 +32,26 @@ _TRANSPOSES = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_SKIMAGE = "skimage:"
 
 
-def read_photo(source: str | Path | bytes) -> Tensor:
-    """Read an image from a file, bytes or scikit-image as (3, H, W) float32 in [0, 1].
+def read_photo(source: str | Path | bytes | Image.Image, name: str | None = None) -> Tensor:
+    """Read an image from a file, bytes, an opened Pillow image or scikit-image as (3, H, W) float32 in [0, 1].
 
     EXIF orientation and an embedded colour profile are applied, transparent pixels are composited over white, and
-    greyscale, palette, 16-bit and CMYK images are converted to RGB.
+    greyscale, palette, 16-bit and CMYK images are converted to RGB. `name` is used in error messages.
 
     >>> read_photo("skimage:astronaut").shape
     torch.Size([3, 512, 512])
     """
-    photo = open_photo(source)
+    name = name or photo_name(source)
+    photo = open_photo(source, name)
     width, height = photo.size
     if width * height > MAX_FLOAT_PIXELS:
         raise InputError(
-            f"{photo_name(source)} has {width}x{height} pixels, {width * height / 1e6:.0f} million; the maximum is "
+            f"{name} has {width}×{height} pixels, {width * height / 1e6:.0f} million; the maximum is "
             f"{MAX_FLOAT_PIXELS / 1e6:.0f} million. Downscale it, or use finola compress."
         )
-    regions = Regions(photo, photo_name(source), srgb=True)
+    regions = Regions(photo, name, srgb=True)
     image = torch.empty(3, *regions.size)
     rows = max(1, 2**20 // regions.size[1])
     for top in range(0, regions.size[0], rows):
@@ -66,11 +60,13 @@ def read_photo(source: str | Path | bytes) -> Tensor:
     return image
 
 
-def open_photo(source: str | Path | bytes, name: str | None = None) -> Image.Image:
+def open_photo(source: str | Path | bytes | Image.Image, name: str | None = None) -> Image.Image:
     """Open an image without decoding its pixels, so that `Image.draft` can still reduce the size of a JPEG."""
+    if isinstance(source, Image.Image):
+        return source
     name = name or photo_name(source)
-    if isinstance(source, str) and source.startswith(_SKIMAGE):
-        source = _skimage_photo(source.removeprefix(_SKIMAGE))
+    if isinstance(source, str) and source.startswith(SKIMAGE):
+        source = skimage_photo(source)
     if not isinstance(source, bytes):
         path = Path(source).expanduser()
         if path.is_dir():
@@ -181,8 +177,10 @@ def shown_size(photo: Image.Image, name: str = "the photo") -> tuple[int, int]:
         return (width, height) if orientation(photo) in (5, 6, 7, 8) else (height, width)
 
 
-def photo_name(source: str | Path | bytes) -> str:
+def photo_name(source: str | Path | bytes | Image.Image) -> str:
     """Name of an image source for messages."""
+    if isinstance(source, Image.Image):
+        return "the photo"
     return f"the photo given as {len(source)} bytes" if isinstance(source, bytes) else str(source)
 
 
@@ -226,66 +224,13 @@ def save_photo(
         raise InputError(f"Cannot write a photo as {str(path)!r}; end its name with one of {', '.join(WRITE)}.")
     if image.dim() != 3 or image.shape[0] != 3:
         raise InputError(f"An image to save must have shape (3, height, width), not {tuple(image.shape)}.")
-    if not path.parent.is_dir():
-        raise MissingFileError(f"Cannot write {path.name}: there is no folder {path.parent}. Create it first.")
+    check_folder(path)
     photo = to_pillow(image)
     photo = photo.convert("L") if grey else photo
     blocks = {name: block for name, block in (("icc_profile", icc), ("exif", exif)) if block}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as temporary:
         photo.save(temporary, WRITE[path.suffix.lower()], quality=quality, **blocks)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
-
-
-def find_photos(path: str | Path) -> list[Path]:
-    """Find all image files (suffixes `READ`) below a folder, sorted by path; a file is returned as the only entry.
-
-    Names that start with a dot are skipped, and each linked folder is visited once.
-    """
-    path = Path(path).expanduser()
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise MissingFileError(f"There is no file or folder at {path}. Check the path.")
-    return [path / name for name in photos_below(path)]
-
-
-def named_photos(given: str) -> list[str | Path]:
-    """Resolve a command-line argument: an image of scikit-image, a file, or all images below a folder.
-
-    >>> named_photos("skimage:astronaut")
-    ['skimage:astronaut']
-    """
-    if given.startswith("skimage:"):
-        return [given]
-    found = find_photos(given)
-    if not found:
-        raise MissingFileError(f"There is no photo in {given}. Name image files or a folder that contains some.")
-    return list(found)
-
-
-def photos_below(folder: Path) -> list[str]:
-    """Paths found by `find_photos`, as strings relative to the folder, which is faster for millions of files."""
-    found: list[str] = []
-    seen: set[str] = set()
-    for place, subfolders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:
-            subfolders.clear()
-            continue
-        seen.add(real)
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        within = Path(place).relative_to(folder).as_posix()
-        found += [name if within == "." else f"{within}/{name}" for name in names if is_photo(name)]
-    return sorted(found)
-
-
-def is_photo(name: str) -> bool:
-    """Whether a file name has an image suffix and is not hidden."""
-    return not name.startswith(".") and name.lower().endswith(READ)
 
 
 def side_by_side(images: Sequence[Tensor], gap: int = 4) -> Tensor:
@@ -304,22 +249,6 @@ def side_by_side(images: Sequence[Tensor], gap: int = 4) -> Tensor:
         row[:, : image.shape[-2], left : left + image.shape[-1]] = values.cpu()
         left += image.shape[-1] + gap
     return row
-
-
-def skimage_photos() -> dict[str, Path]:
-    """Paths by name of the images installed with scikit-image; those it would download are excluded."""
-    spec = find_spec("skimage")
-    if spec is None or spec.origin is None:
-        raise InputError(f"{_SKIMAGE}NAME needs scikit-image. Install it with: pip install scikit-image.")
-    folder = Path(spec.origin).parent / "data"
-    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in (".png", ".jpg")}
-
-
-def _skimage_photo(name: str) -> Path:
-    photos = skimage_photos()
-    if name not in photos:
-        raise UnknownNameError(f"Unknown scikit-image photo {name!r}; available: {', '.join(photos)}.")
-    return photos[name]
 
 
 def _upright(photo: Image.Image) -> Image.Image:

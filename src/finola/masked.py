@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from finola.checks import check_values
-from finola.config import ModelConfig
+from finola.config import ModelConfig, show_size
 from finola.decoders import build_decoder
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
@@ -84,8 +84,8 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
     def forward(self, images: Tensor, places: Tensor) -> Prediction:
         """Reconstruct images (N, 3, H, W) from the blocks at `places` (N, 2)."""
         if tuple(images.shape[-2:]) != self.config.image_size:
-            height, width = self.config.image_size
-            raise InputError(f"{self.config} needs images of {height}x{width}, got {tuple(images.shape[-2:])}.")
+            given = show_size((images.shape[-2], images.shape[-1]))
+            raise InputError(f"{self.config} needs images of {show_size(self.config.image_size)}, got {given}.")
         check_values(images)  # the whole image, since the visible block may be dark
         z = self.grow(self.see(images, places), places)
         return Prediction(self.decoder(z), self.masked_pixels(places))

@@ -62,7 +62,7 @@ def ms_ssim(images: Tensor, originals: Tensor) -> Tensor:
     _check(images, originals)
     if min(images.shape[-2:]) < MS_SSIM_SIDE:
         height, width = images.shape[-2:]
-        raise InputError(f"MS-SSIM needs sides of at least {MS_SSIM_SIDE} pixels, got an image of {height}x{width}.")
+        raise InputError(f"MS-SSIM needs sides of at least {MS_SSIM_SIDE} pixels, got an image of {width}×{height}.")
     return _over_scales(_similarity(images.clamp(0, 1), originals), images.clamp(0, 1), originals)
 
 

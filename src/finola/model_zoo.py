@@ -73,13 +73,17 @@ def load(name: str | Path) -> Autoencoder:
     if folder is not None:
         from finola.autoencoder import Autoencoder
 
-        return Autoencoder.from_pretrained(folder)
+        model: Autoencoder = Autoencoder.from_pretrained(folder)
+        model.label = str(name)
+        return model
     text = full_name(str(name))
     if "@" in text:
         if not text.startswith("waves"):
             ModelConfig.parse(text)
             raise InputError(f"{text} has no trained weights. Create the model with finola.create({text!r}).")
-        return create(text).eval()
+        model = create(text).eval()
+        model.label = str(name)
+        return model
     raise _not_found(text)
 
 

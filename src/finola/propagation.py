@@ -90,7 +90,7 @@ def start_positions(start: str | Position | Sequence[Position], size: Position, 
         raise InputError(f"{len(cells)} start positions for {paths} paths; give one, or one per path.")
     for y, x in cells:
         if not (0 <= y < height and 0 <= x < width):
-            raise InputError(f"Start ({y}, {x}) is outside the map of {height}x{width} positions.")
+            raise InputError(f"Start ({y}, {x}) is outside the map of {width}×{height} positions.")
     return cells
 
 
@@ -127,7 +127,7 @@ def propagate(
     size = (size, size) if isinstance(size, int) else size
     height, width = size
     if height < 1 or width < 1:
-        raise InputError(f"size must be at least 1x1, got {height}x{width}.")
+        raise InputError(f"size must be at least 1×1, got {width}×{height}.")
     if order not in ("mean", "horizontal", "vertical"):
         raise UnknownNameError(f"Unknown order {order!r}; use mean, horizontal or vertical.")
 

@@ -1,10 +1,10 @@
-"""Split images of any size into tiles, join tiles, and decode them in blocks with bounded memory."""
+"""Images of any size as tiles: pad, cut, join, encode and decode, in blocks of bounded memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,38 +16,57 @@ BLOCK = 96
 """Tiles decoded together, excluding neighbours: a compromise between matrix size and memory."""
 
 
+def pad_to(images: Tensor, size: Size) -> Tensor:
+    """Pad the right and bottom edges by replication until the sides are at least `size`.
+
+    >>> pad_to(torch.zeros(1, 3, 70, 64), (40, 80)).shape
+    torch.Size([1, 3, 70, 80])
+    """
+    height, width = images.shape[-2:]
+    if height >= size[0] and width >= size[1]:
+        return images
+    return F.pad(images, (0, max(0, size[1] - width), 0, max(0, size[0] - height)), mode="replicate")
+
+
 def pad_to_multiple(images: Tensor, size: Size) -> Tensor:
     """Pad the right and bottom edges by replication until both sides are multiples of `size`.
 
     >>> pad_to_multiple(torch.zeros(1, 3, 70, 64), (64, 64)).shape
     torch.Size([1, 3, 128, 64])
     """
-    height, width = images.shape[-2:]
-    return F.pad(images, (0, -width % size[1], 0, -height % size[0]), mode="replicate")
+    rows, columns = grid_of((images.shape[-2], images.shape[-1]), size)
+    return pad_to(images, (rows * size[0], columns * size[1]))
 
 
 def cut(images: Tensor, tile: Size) -> tuple[Tensor, Size]:
-    """Split (N, C, H, W), sides multiples of `tile`, into (N·rows·columns, C, *tile); also return (rows, columns)."""
+    """Split (N, C, H, W) into tiles (N·rows·columns, C, *tile), edges replicated; also return the grid (rows, columns).
+
+    >>> tiles, grid = cut(torch.zeros(1, 3, 70, 64), (64, 64)); tiles.shape, grid
+    (torch.Size([2, 3, 64, 64]), (2, 1))
+    """
+    images = pad_to_multiple(images, tile)
     n, channels, height, width = images.shape
     rows, columns = height // tile[0], width // tile[1]
     tiles = images.reshape(n, channels, rows, tile[0], columns, tile[1]).permute(0, 2, 4, 1, 3, 5)
     return tiles.reshape(n * rows * columns, channels, *tile), (rows, columns)
 
 
-def join(tiles: Tensor, grid: Size) -> Tensor:
-    """Join tiles of any size and channel count; the inverse of `cut`. The channels-last format is preserved.
+def join(tiles: Tensor, grid: Size, size: Size | None = None) -> Tensor:
+    """Join tiles of any size and channel count, and crop to `size`; the inverse of `cut`. Channels-last is preserved.
 
-    >>> images = torch.rand(2, 3, 8, 12)
-    >>> torch.equal(join(*cut(images, (4, 6))), images)
+    >>> images = torch.rand(2, 3, 8, 11)
+    >>> torch.equal(join(*cut(images, (4, 6)), size=(8, 11)), images)
     True
     """
     rows, columns = grid
     _, channels, height, width = tiles.shape
     if tiles.is_contiguous(memory_format=torch.channels_last) and not tiles.is_contiguous():
         tiles = tiles.permute(0, 2, 3, 1).reshape(-1, rows, columns, height, width, channels).transpose(2, 3)
-        return tiles.reshape(-1, rows * height, columns * width, channels).permute(0, 3, 1, 2)
-    joined = tiles.reshape(-1, rows, columns, channels, height, width).permute(0, 3, 1, 4, 2, 5)
-    return joined.reshape(-1, channels, rows * height, columns * width)
+        joined = tiles.reshape(-1, rows * height, columns * width, channels).permute(0, 3, 1, 2)
+    else:
+        tiles = tiles.reshape(-1, rows, columns, channels, height, width).permute(0, 3, 1, 4, 2, 5)
+        joined = tiles.reshape(-1, channels, rows * height, columns * width)
+    return joined if size is None else joined[..., : size[0], : size[1]]
 
 
 def grid_of(size: Size, tile: Size) -> Size:
@@ -76,7 +95,7 @@ def tile_batches(
     for top in range(0, height, tile[0]):
         for left in range(0, width, across):
             part = read(top, min(top + tile[0], height), left, min(left + across, width))
-            yield cut(pad_to_multiple(part[None], tile), tile)[0]
+            yield cut(part[None], tile)[0]
 
 
 class Block(NamedTuple):
@@ -91,9 +110,9 @@ class Block(NamedTuple):
 def blocks(grid: Size, most: int = BLOCK, near: int = 1) -> Iterator[Block]:
     """Split a grid into blocks of at most `most` tiles, from left to right, and within each column from top to bottom.
 
-    Blocks are as wide as the grid unless a row has more than `most` tiles, so memory is bounded for any shape. Each has up
-    to `near` neighbouring tiles on every side; with more than one, blocks are square where the grid allows it, which keeps
-    the number of neighbours small.
+    Blocks are as wide as the grid unless a row has more than `most` tiles, so memory is bounded for any shape. Each has
+    up to `near` neighbouring tiles on every side; with more than one, blocks are square where the grid allows it, which
+    keeps the number of neighbours small.
 
     >>> [(list(block.rows), list(block.columns)) for block in blocks((3, 2), most=4)]
     [([0, 1], [0, 1]), ([2], [0, 1])]
@@ -156,3 +175,101 @@ def _crop_neighbour(z: Tensor, row: int, rows: range, margin: int) -> Tensor:
     if row in rows:
         return z
     return z[:, :, :margin] if row >= rows.stop else z[:, :, z.shape[2] - margin :]
+
+
+class Config(Protocol):
+    @property
+    def image_size(self) -> Size: ...
+
+
+class Model(Protocol):
+    """Part of `finola.Autoencoder` that encodes and decodes tiles."""
+
+    @property
+    def config(self) -> Config: ...
+
+    def encode(self, images: Tensor) -> Tensor: ...
+
+    def propagate(self, q: Tensor) -> Tensor: ...
+
+    def decode(self, z: Tensor) -> Tensor: ...
+
+
+class Encoded(NamedTuple):
+    """Latents of images of any size, as `decode` takes them."""
+
+    q: Tensor  # (N·rows·columns, M, C)
+    grid: Size  # (rows, columns) of tiles
+    size: Size  # (height, width) of the images
+
+
+def encode(model: Model, images: Tensor) -> Encoded:
+    """Encode images (N, 3, H, W) of any size tile by tile.
+
+    >>> import finola
+    >>> model, images = finola.load("waves/64x1@8:32"), torch.rand(1, 3, 40, 70)
+    >>> encoded = encode(model, images); encoded.q.shape, encoded.grid
+    (torch.Size([6, 1, 64]), (2, 3))
+    >>> torch.allclose(decode(model, encoded), model(images), atol=1e-5)
+    True
+    """
+    tiles, grid = cut(images, model.config.image_size)
+    return Encoded(model.encode(tiles), grid, (images.shape[-2], images.shape[-1]))
+
+
+def decode(model: Model, encoded: Encoded) -> Tensor:
+    """Decode the joined maps of all tiles to images (N, 3, H, W); the inverse of `encode`."""
+    height, width = encoded.size
+    return model.decode(join(model.propagate(encoded.q), encoded.grid))[..., :height, :width]
+
+
+def reconstruct(
+    images: Tensor, grow: Callable[[Tensor], Tensor], decode: Callable[[Tensor], Tensor], tile: Size, map_size: Size
+) -> Tensor:
+    """Reconstruct images (N, 3, H, W) of any size: `grow` turns tiles into maps, `decode` joined maps into pixels.
+
+    Without gradients, images of more than `BLOCK` tiles are processed in blocks to bound memory, each decoded with one
+    tile of context per side.
+    """
+    height, width = images.shape[-2:]
+    rows, columns = grid_of((height, width), tile)
+    if (height, width) == tile:
+        return decode(grow(images))
+    if rows * columns <= BLOCK or torch.is_grad_enabled():
+        tiles, grid = cut(images, tile)
+        return decode(join(grow(tiles), grid))[..., :height, :width]
+    result = torch.empty_like(images)
+    for image, target in zip(images, result, strict=True):
+
+        def grow_part(rows: range, columns: range, image: Tensor = image) -> Tensor:
+            top, left = rows.start * tile[0], columns.start * tile[1]
+            part = image[None, :, top : rows.stop * tile[0], left : columns.stop * tile[1]]
+            return grow(cut(part, tile)[0])
+
+        for y, x, pixels in decode_blocks(grow_part, decode, (rows, columns), tile, map_size, margin=map_size):
+            part = target[:, y : y + pixels.shape[1], x : x + pixels.shape[2]]
+            part.copy_(pixels[:, : part.shape[1], : part.shape[2]])
+    return result
+
+
+Item = TypeVar("Item")
+
+
+def equal_sized(
+    items: Iterable[tuple[Item, Tensor]], most: int, pixels: int = 2**22
+) -> Iterator[list[tuple[Item, Tensor]]]:
+    """Group successive images of equal shape for batches of at most `most` images and about `pixels` pixels.
+
+    >>> images = [(number, torch.zeros(3, 8, width)) for number, width in enumerate((8, 8, 8, 9))]
+    >>> [[number for number, _ in group] for group in equal_sized(images, 2)]
+    [[0, 1], [2], [3]]
+    """
+    group: list[tuple[Item, Tensor]] = []
+    for item, image in items:
+        area = image.shape[-2] * image.shape[-1]
+        if group and (len(group) == most or group[0][1].shape != image.shape or area * len(group) >= pixels):
+            yield group
+            group = []
+        group.append((item, image))
+    if group:
+        yield group

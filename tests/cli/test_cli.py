@@ -74,8 +74,6 @@ def test_damaged_photo_is_reported_and_others_are_processed(verb, tmp_path, caps
         (["models", "mf-w720/1x1"], "'mf-w720/1x1'"),
         (["reconstruct", "."], "."),
         (["compress", "skimage:astronaut", "--mode", "paper", "--bpp", "0.2"], "paper"),
-        (["bench", "propagation", "tile64"], "bench propagation"),
-        (["bench", "train", "--quick"], "--quick"),
         (["probe", "test_resnet", "smoke", "--neighbours", "0"], "--neighbours"),
         (["evaluate", "tile64", "smoke", "--limit", "0"], "0"),
         (["classify", "skimage:astronaut", "--top", "0"], "--top"),

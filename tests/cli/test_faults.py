@@ -54,7 +54,6 @@ WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they 
     "waves": (["MODEL", "--images", "INPUT", "--plot", "OUT/x.png"], "x.png"),
 }
 READS = {  # verbs that write no file
-    "bench": ["train", "INPUT"],
     "classify": ["INPUT"],
     "info": ["INPUT"],
     "models": ["INPUT"],
@@ -269,10 +268,10 @@ def test_unencodable_characters_are_escaped(encoding, inputs, monkeypatch):
 STUCK = """
 import signal, sys
 from pathlib import Path
-from finola.cli.verbs import compress
+from finola.cli.verbs import codec
 from finola.files import replacing
 
-def stuck(source, target, options):
+def stuck(photo, target, options):
     with replacing(Path(target)) as beside:
         beside.write_bytes(b"half a file")
         while True:
@@ -280,7 +279,7 @@ def stuck(source, target, options):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start background jobs with SIGINT ignored
-    compress.compress_one = stuck
+    codec.compress_one = stuck
     from finola.cli import main
     sys.exit(main(sys.argv[1:]))
 """

@@ -84,7 +84,7 @@ def test_plot_is_written(capsys, tmp_path):
         ([MODEL, "--images", "skimage:nobody"], "nobody"),
         ([MODEL, "--plot", "waves.doc"], "waves.doc"),
         ([MODEL, "--plot", "/no/such/folder/waves.png"], "no folder"),
-        ([MODEL, "--limit", "0"], "--limit is 0"),
+        ([MODEL, "--limit", "0"], "--limit"),
     ],
 )
 def test_invalid_input_prints_one_line_and_returns_2(capsys, arguments, words):

@@ -62,12 +62,12 @@ def test_transformer_decoder_has_no_position_embedding():
 def test_conv_ae_upsamples_a_grid():
     with torch.device("meta"):
         assert ConvGrower(512, (64, 64))(torch.empty(2, 4, 512)).shape == (2, 1024, 64, 64)
-    with pytest.raises(ValueError, match="24x24"):
+    with pytest.raises(ValueError, match="24×24"):
         ConvGrower(8, (24, 24))
 
 
 def test_unsupported_cells_raise_with_their_size():
     with pytest.raises(ValueError, match="64"):
         build_decoder(ModelConfig.parse("mf-w720/64x1@4"))
-    with pytest.raises(ValueError, match="32x16"):
+    with pytest.raises(ValueError, match="16×32"):
         build_decoder(ModelConfig.parse("mf-w720/64x1@8x16"))

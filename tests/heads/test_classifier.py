@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from speed.machine import flops
 
-from finola.bench.machine import flops
 from finola.errors import InputError
 from finola.heads import Classifier, build_head
 from finola.heads.detector import Detector

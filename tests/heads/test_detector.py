@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from speed.machine import flops
 
-from finola.bench.machine import flops
 from finola.data.detection import letterbox
 from finola.encoders import build_encoder
 from finola.heads.detector import Detector, decoder_channels

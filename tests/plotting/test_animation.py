@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,9 @@ from PIL import Image, ImageSequence
 
 import finola
 from finola.errors import MissingExtraError
+from finola.files import animation_path
 from finola.image_io import to_pillow
-from finola.plotting.animation import BACKGROUND, check_path, propagation_frames, save_animation, steps_from
+from finola.plotting.animation import BACKGROUND, propagation_frames, save_animation, steps_from
 from finola.plotting.wave_animation import wave_frames
 
 BLANK = round(BACKGROUND * 255)
@@ -111,10 +114,10 @@ def test_an_mp4_of_odd_sides_has_all_its_frames(tmp_path):
 
 
 def test_mp4_without_ffmpeg_raises(tmp_path, monkeypatch):
-    monkeypatch.setattr("finola.plotting.animation.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="imageio-ffmpeg"):
-        check_path(tmp_path / "film.mp4")
-    assert check_path(tmp_path / "film.gif") == tmp_path / "film.gif"
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(MissingExtraError, match=r"finola\[film\]"):
+        animation_path(tmp_path / "film.mp4")
+    assert animation_path(tmp_path / "film.gif") == tmp_path / "film.gif"
 
 
 def test_animations_that_cannot_be_written_raise(tmp_path):

@@ -14,6 +14,7 @@ from finola.codec.codec import decompress
 from finola.codec.container import MAGIC, read_container
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import open_photo, orientation, pixels, to_pillow, to_rgb
+from finola.tiling import grid_of
 
 MAX_PIXELS = 50_000_000  # maximum of an image file
 MAX_SIDE = 16_384  # maximum side of a stored photo: models process whole rows of tiles, and JPEG allows at most 65,535
@@ -130,7 +131,8 @@ def fitting_size(size: tuple[int, int], tile: tuple[int, int] = (1, 1)) -> tuple
         return max(1, round(height * scale)), max(1, round(width * scale))
 
     def covered(sides: tuple[int, int]) -> int:
-        return math.prod(-(-side // step) * step for side, step in zip(sides, tile, strict=True))
+        rows, columns = grid_of(sides, tile)
+        return rows * tile[0] * columns * tile[1]
 
     while covered(scaled()) > PIXELS:
         scale *= min(0.999, math.sqrt(PIXELS / covered(scaled())))

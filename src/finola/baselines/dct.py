@@ -9,7 +9,7 @@ from torch import Tensor
 
 from finola.baselines import Code, Method
 from finola.errors import InputError
-from finola.tiling import cut, join, pad_to_multiple
+from finola.tiling import cut, join
 
 SIDE = 8
 
@@ -44,7 +44,7 @@ def dct(count: int) -> Method:
     rows, columns = torch.tensor(zigzag()[:count]).T
 
     def encode(image: Tensor) -> Code:
-        blocks, grid = cut(pad_to_multiple(image[None].double(), (SIDE, SIDE)), (SIDE, SIDE))  # (blocks, 3, 8, 8)
+        blocks, grid = cut(image[None].double(), (SIDE, SIDE))  # (blocks, 3, 8, 8)
         coefficients = (basis @ blocks @ basis.T)[:, :, rows, columns]
         return Code((coefficients, grid), (image.shape[-2], image.shape[-1]), latents=coefficients.numel())
 
@@ -52,7 +52,6 @@ def dct(count: int) -> Method:
         values, grid = code.data
         coefficients = values.new_zeros(*values.shape[:2], SIDE, SIDE)
         coefficients[:, :, rows, columns] = values
-        height, width = code.size
-        return join(basis.T @ coefficients @ basis, grid)[0, :, :height, :width].float()
+        return join(basis.T @ coefficients @ basis, grid, code.size)[0].float()
 
     return Method(f"dct:{count}", encode, decode)

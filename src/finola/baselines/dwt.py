@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from finola.baselines import Code, Method, dtcwt
-from finola.errors import UnknownNameError
+from finola.errors import UnknownNameError, require
+from finola.tiling import pad_to
 
 WAVELET = "db3"  # the paper's latent counts imply six taps and symmetric extension; it does not name the wavelet
 LEVELS = 3
@@ -24,13 +24,13 @@ DETAIL_SCALES = {"ll": 0, "scale3": 1, "scale2": 2, "all": LEVELS}  # number of 
 
 def dwt_method(subset: str) -> Method:
     """DWT restricted to a subset. For a 256×256 image, `ll` is 3·36² = 3888 latents, `scale3` 15552, `scale2` 55953."""
+    require("pywt")
     details = _detail_scales(f"dwt:{subset}", subset)
 
     def encode(image: Tensor) -> Code:
         import pywt
 
-        height, width = (max(0, MIN_SIDE - side) for side in image.shape[-2:])
-        padded = F.pad(image[None].double(), (0, width, 0, height), mode="replicate")[0]
+        padded = pad_to(image[None].double(), (MIN_SIDE, MIN_SIDE))[0]
         bands = pywt.wavedec2(padded.numpy(), WAVELET, mode="symmetric", level=LEVELS, axes=(-2, -1))
         shapes = [band[0].shape for band in bands[1 + details :]]
         count = bands[0].size + sum(part.size for band in bands[1 : 1 + details] for part in band)

@@ -12,7 +12,7 @@ from torch import Tensor
 from finola.baselines import Code, Method
 from finola.errors import InputError
 from finola.files import write_tensors
-from finola.tiling import cut, join, pad_to_multiple
+from finola.tiling import cut, join
 
 CHUNK = 2048  # images converted to float at a time
 
@@ -100,13 +100,13 @@ def klt_method(fitted: KLT, components: int) -> Method:
     klt = KLT(fitted.mean, fitted.components[:components], fitted.shape)
 
     def encode(image: Tensor) -> Code:
-        tiles, grid = cut(pad_to_multiple(image[None], size), size)
+        tiles, grid = cut(image[None], size)
         latents = klt.encode(tiles)
         return Code((latents, grid), (image.shape[-2], image.shape[-1]), latents=latents.numel())
 
     def decode(code: Code) -> Tensor:
         latents, grid = code.data
-        return join(klt.decode(latents), grid)[0, :, : code.size[0], : code.size[1]]
+        return join(klt.decode(latents), grid, code.size)[0]
 
     return Method(f"klt{size[0]}:{components}", encode, decode)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from finola import tiling
 from finola.baselines import Code, Method
-from finola.errors import MissingExtraError, MissingFileError
-from finola.tiling import cut, join, pad_to_multiple
+from finola.errors import MissingFileError, require
 
 
 def model_method(name: str) -> Method:
@@ -19,18 +18,15 @@ def model_method(name: str) -> Method:
     from finola.model_zoo import load
 
     model = load(name).for_inference()
-    size = model.config.image_size
 
     @torch.inference_mode()
     def encode(image: Tensor) -> Code:
-        tiles, grid = cut(pad_to_multiple(image[None], size), size)
-        q = model.encode(tiles)
-        return Code((q, grid), (image.shape[-2], image.shape[-1]), latents=q.numel())
+        encoded = tiling.encode(model, image[None])
+        return Code(encoded, encoded.size, latents=encoded.q.numel())
 
     @torch.inference_mode()
     def decode(code: Code) -> Tensor:
-        q, grid = code.data
-        return model.decode(join(model.propagate(q), grid))[0, :, : code.size[0], : code.size[1]]
+        return tiling.decode(model, code.data)[0]
 
     return Method(name, encode, decode)
 
@@ -53,8 +49,7 @@ def vae_method(folder: str) -> Method:
     """A diffusers VAE (`AutoencoderKL`) loaded from a local folder of safetensors weights."""
     if not Path(folder).expanduser().is_dir():
         raise MissingFileError(f"vae:{folder}: folder {folder} does not exist; give the folder of a diffusers VAE.")
-    if find_spec("diffusers") is None:
-        raise MissingExtraError(f"vae:{folder} requires diffusers; install it with: pip install 'finola[compare]'.")
+    require("diffusers")
     from diffusers import AutoencoderKL
 
     vae: Any = AutoencoderKL.from_pretrained(str(Path(folder).expanduser()), use_safetensors=True)
@@ -63,7 +58,7 @@ def vae_method(folder: str) -> Method:
 
     @torch.inference_mode()
     def encode(image: Tensor) -> Code:
-        latents = vae.encode(2 * pad_to_multiple(image[None], (cell, cell)) - 1).latent_dist.mode()
+        latents = vae.encode(2 * tiling.pad_to_multiple(image[None], (cell, cell)) - 1).latent_dist.mode()
         return Code(latents, (image.shape[-2], image.shape[-1]), latents=latents.numel())
 
     @torch.inference_mode()

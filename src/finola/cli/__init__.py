@@ -1,4 +1,4 @@
-"""Command line `finola VERB …`: one module per verb in `finola.cli.verbs`, heavy imports only when a verb runs."""
+"""Command line `finola VERB …`; heavy imports only when a verb runs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,73 @@ import argparse
 import importlib
 import io
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import finola
-import finola.cli.verbs
 from finola.cli.output import describe_error, is_bad_input, print_error
+from finola.cli.verbs import Verb
+from finola.errors import InputError
+
+GROUPS = {
+    "photos": {
+        "reconstruct": "photos",
+        "compress": "codec",
+        "decompress": "codec",
+        "info": "info",
+        "classify": "photos",
+        "detect": "detect",
+        "segment": "segment",
+    },
+    "models": {"models": "models", "evaluate": "evaluate", "compare": "compare", "probe": "probe"},
+    "training": {"train": "train", "calibrate": "codec", "spectrum": "waves"},
+    "analysis": {"waves": "waves", "latent": "latent", "curvature": "maps", "grow": "maps"},
+    "web page": {"app": "app"},
+}
+"""Verbs by group, each with its module in `finola.cli.verbs`."""
+
+
+class UsageError(InputError):
+    """Invalid command-line arguments."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that reports an error in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}. See {self.prog} --help.")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the argument parser with all verbs of `finola.cli.verbs`."""
-    parser = argparse.ArgumentParser(
-        prog="finola", description="FINOLA: reconstruct, compress and analyse images with one-way wave equations."
+    """Build the argument parser with all verbs."""
+    found = {name: _verb(name, module) for group in GROUPS.values() for name, module in group.items()}
+    lines = [
+        f"{group}:\n" + "".join(f"  {name:<12} {found[name].help}\n" for name in names)
+        for group, names in GROUPS.items()
+    ]
+    parser = Parser(
+        prog="finola",
+        usage="finola VERB …",
+        description="FINOLA: reconstruct, compress and analyse images with one-way wave equations.",
+        epilog="\n".join(lines) + "\nfinola VERB --help describes the options of a verb.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"finola {finola.__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for found in sorted(pkgutil.iter_modules(finola.cli.verbs.__path__), key=lambda module: module.name):
-        if found.name.startswith("_"):
-            continue
-        command = importlib.import_module(f"finola.cli.verbs.{found.name}")
-        verb = verbs.add_parser(found.name, help=command.HELP, description=command.HELP)
-        command.add_arguments(verb)
-        verb.set_defaults(run=command.run)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, help=argparse.SUPPRESS, prog="finola")
+    for name, verb in found.items():
+        one = verbs.add_parser(name, description=verb.help)
+        verb.add_arguments(one)
+        one.set_defaults(run=verb.run)
     return parser
+
+
+def _verb(name: str, module: str) -> Verb:
+    found = importlib.import_module(f"finola.cli.verbs.{module}")
+    if hasattr(found, "VERBS"):
+        verb: Verb = found.VERBS[name]
+        return verb
+    return Verb(found.HELP, found.add_arguments, found.run)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # print \u03bb on consoles that cannot encode λ
             stream.reconfigure(errors="backslashreplace")
-    args = build_parser().parse_args(arguments)
+    try:
+        args = build_parser().parse_args(arguments)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
     try:
         code: int = args.run(args) or 0
         sys.stdout.flush()

@@ -14,6 +14,7 @@ MAX_MESSAGES = 5  # printed messages on excluded objects
 def evaluate_objects(args: argparse.Namespace) -> None:
     import json
 
+    from finola.cli.inputs import device_of
     from finola.cli.output import print_json, print_table, progress
     from finola.data.detection import Fit, ObjectDataset
     from finola.data.discovery import open_data
@@ -22,14 +23,12 @@ def evaluate_objects(args: argparse.Namespace) -> None:
     from finola.files import write_text
     from finola.model_zoo import load_detector
 
-    model = load_detector(args.model)
+    model = load_detector(args.model).to(device_of(args))
     source = evenly(open_data(args.data, args.split).source, args.limit)
     dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
     if not any(category >= 0 for category in dataset.categories):
         raise InputError(f"{source.where} has none of the classes of {args.model}. Use data with matching class names.")
-    metrics = evaluate_detection(
-        model, dataset, progress(range(len(dataset)), len(dataset), "evaluating", quiet=args.json)
-    )
+    metrics = evaluate_detection(model, dataset, progress(range(len(dataset)), len(dataset), "evaluating"))
     results = metrics.pop("results")
     summary: dict[str, Any] = {"model": args.model, "encoder": model.encoder_name, "head": model.head_name}
     summary |= {"data": args.data, "split": args.split} | metrics
@@ -44,7 +43,7 @@ def evaluate_objects(args: argparse.Namespace) -> None:
         return
     kinds = [kind for kind in ("boxes", "masks") if kind in summary]
     body = [(name, *(_format(summary[kind][name]) for kind in kinds)) for name in METRICS]
-    title = f"{model.encoder_name} + {model.head_name} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
+    title = f"{args.model} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
     print_table(title, ["metric", *kinds], body)
     for message in filter(None, (dataset.report(), *summary["left_out"][:MAX_MESSAGES])):
         print(message)

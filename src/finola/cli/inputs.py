@@ -1,63 +1,290 @@
-"""Arguments and readers for photos that are cropped to whole tiles of a model, from data sets or files."""
+"""Inputs shared by the commands: photos, data sets, models, `--limit`, `--device` and crops."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from finola.errors import InputError
+from finola.config import ModelConfig, show_size
+from finola.errors import InputError, MissingFileError
+from finola.locations import SKIMAGE, evenly_spaced, locate, photos_below
 
 if TYPE_CHECKING:
+    import torch
+    from PIL import Image
     from torch import Tensor
 
-    from finola.config import ModelConfig
+    from finola.autoencoder import Autoencoder
     from finola.data import PhotoDataset
+    from finola.data.sources import Source
+    from finola.data.transforms import Transform
+
+PHOTOS = "files, folders, patterns such as '*.jpg', names of data in FINOLA_DATA, or skimage:NAME"
+PHOTO = "a file, or skimage:NAME"
+MODEL = "model folder, bundled name or hub id"
+TABLES = (".parquet", ".tar")
+"""Suffixes of files that hold many photos."""
+
+
+class Photo(NamedTuple):
+    """A photo that a command works on: a file, `skimage:NAME`, or an entry of a data set."""
+
+    name: str
+    data: str | None = None  # the data set, if the photo is not a file
+    number: int = 0
+
+    def open(self) -> Image.Image:
+        from finola.image_io import open_photo
+
+        return open_photo(self.name) if self.data is None else _source(self.data).open(self.number)
+
+    def read(self) -> Tensor:
+        """Pixels (3, H, W) in [0, 1]."""
+        from finola.image_io import read_photo
+
+        return read_photo(self.open(), self.name)
+
+    def read_cropped(self, size: tuple[int, int]) -> Tensor:
+        """Centre crop (3, *size) in [0, 1], as evaluation on data sets takes it."""
+        import numpy as np
+
+        from finola.data import CentreCrop
+        from finola.data.transforms import render_views
+        from finola.image_io import shown_size
+
+        photo = self.open()
+        view = CentreCrop(size).view(shown_size(photo, self.name), np.random.default_rng(0))
+        return render_views(photo, [view], self.name)[0] / 255
+
+    @property
+    def stem(self) -> str:
+        """Name for output files, without folder and suffix."""
+        if self.data is not None:
+            return re.sub(r"\W+", "-", self.name).strip("-")
+        return Path(self.name.removeprefix(SKIMAGE)).stem
+
+
+def find_photos(words: Sequence[str], limit: int | None = None) -> list[Photo]:
+    """Photos that the arguments of a command mean, at most `limit`, evenly spread over them.
+
+    >>> find_photos(["skimage:astronaut", "skimage:coffee"], limit=1)
+    [Photo(name='skimage:astronaut', data=None, number=0)]
+    """
+    found: list[Photo] = []
+    for word in words:
+        paths = locate(word)
+        if paths[0].suffix in TABLES and paths[0].is_file():
+            found += _photos_of_data(word)
+            continue
+        for path in paths:
+            if path.is_dir():
+                found += [Photo(str(path / name)) for name in photos_below(path)] or _photos_of_data(str(path))
+            else:
+                found.append(Photo(word if word.startswith(SKIMAGE) else str(path)))
+    return [found[index] for index in evenly_spaced(len(found), limit)]
+
+
+def find_files(words: Sequence[str], suffix: str, limit: int | None = None) -> list[Photo]:
+    """Files with a suffix below folders, and all files that are named or match a pattern, as `find_photos`."""
+    found: list[Photo] = []
+    for word in words:
+        for path in locate(word):
+            files = sorted(path.rglob(f"*{suffix}")) if path.is_dir() else [path]
+            found += [Photo(str(file)) for file in files]
+    if not found:
+        raise MissingFileError(f"There is no {suffix} file in {', '.join(words)}.")
+    return [found[index] for index in evenly_spaced(len(found), limit)]
+
+
+def _photos_of_data(word: str) -> list[Photo]:
+    folder = Path(word)
+    if folder.is_dir() and not any(any(folder.rglob(f"*{suffix}")) for suffix in TABLES):
+        raise MissingFileError(f"There is no photo in {word}. Name image files or a folder that contains some.")
+    source = _source(word)
+    return [Photo(source.name(index), word, index) for index in range(len(source))]
+
+
+@lru_cache(maxsize=8)
+def _source(word: str) -> Source:
+    from finola.data.discovery import open_source
+
+    return open_source(locate(word), "all")
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Argument type: an integer from `low` to `high`.
+
+    >>> integer(1, 100)("50")
+    50
+    """
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
+        if number < low or (high is not None and number > high):
+            wanted = f"at least {low}" if high is None else f"{low} to {high}"
+            raise argparse.ArgumentTypeError(f"must be {wanted}, got {number}")
+        return number
+
+    return parse
+
+
+positive = integer(1)
+"""Argument type: an integer of at least 1."""
+
+
+def positive_number(text: str) -> float:
+    """Argument type: a finite number greater than 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be greater than 0, got {text}")
+    return number
+
+
+def add_photos(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("photos", nargs="+", metavar="PHOTO", help=PHOTOS)
+    add_limit(parser)
+
+
+def add_limit(parser: argparse.ArgumentParser, default: int | None = None) -> None:
+    shown = "" if default is None else " (default: %(default)s)"
+    parser.add_argument(
+        "--limit",
+        type=positive,
+        default=default,
+        metavar="N",
+        help=f"maximum number of photos, evenly spread over the data{shown}",
+    )
+
+
+def add_data(parser: argparse.ArgumentParser, split: str) -> None:
+    parser.add_argument(
+        "data",
+        nargs="?",
+        metavar="DATA",
+        help="photos in any format that finola train reads, or a name in FINOLA_DATA (default: FINOLA_DATA itself)",
+    )
+    parser.add_argument("--split", default=split, help="train, val, test or all (default: %(default)s)")
+    add_limit(parser)
+
+
+def add_model(parser: argparse.ArgumentParser, default: str | None = None, help: str = MODEL) -> None:
+    """Add -m/--model and --device; a model without default is required."""
+    shown = "" if default is None else " (default: %(default)s)"
+    parser.add_argument("-m", "--model", required=default is None, default=default, help=f"{help}{shown}")
+    add_device(parser)
+
+
+def add_leading_model(parser: argparse.ArgumentParser, help: str = MODEL, device: bool = True) -> None:
+    """Add the model as first positional argument, or as -m/--model; `take_leading_model` reads it."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=help)
+    parser.add_argument("-m", "--model", dest="chosen", metavar="MODEL", help="the same as an option")
+    if device:
+        add_device(parser)
+
+
+def take_leading_model(args: argparse.Namespace) -> None:
+    """Set `args.model`. With -m, the first positional argument is the data, as in `finola evaluate -m tile64 kodak`."""
+    if args.chosen is not None:
+        if args.model is not None:
+            if getattr(args, "data", "") is not None:
+                raise InputError(f"The model is given twice: {args.chosen} and {args.model}. Remove one.")
+            args.data = args.model
+        args.model = args.chosen
+    if args.model is None:
+        raise InputError("No model given. Name one, such as tile64; finola models lists all.")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda", "mps"),
+        default="auto",
+        help="where the model runs (default: auto, a GPU if there is one)",
+    )
+
+
+def add_batch(parser: argparse.ArgumentParser, default: int = 8) -> None:
+    parser.add_argument(
+        "--batch",
+        type=positive,
+        default=default,
+        metavar="N",
+        help="maximum number of photos of equal size processed together (default: %(default)s)",
+    )
+
+
+def device_of(args: argparse.Namespace) -> torch.device:
+    """Device that --device means; `auto` is CUDA, otherwise Apple's MPS, otherwise the CPU."""
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    name = next(name for name, there in available.items() if there) if args.device == "auto" else args.device
+    if not available[name]:
+        raise InputError(f"--device {name}: PyTorch finds no such device here. Use --device auto or cpu.")
+    return torch.device(name)
+
+
+def load_model(args: argparse.Namespace) -> Autoencoder:
+    """Load the autoencoder of -m/--model onto --device."""
+    from finola.model_zoo import load
+
+    model = load(args.model)  # raises for an unknown name before torch is imported
+    return model.to(device_of(args))
 
 
 def add_crop(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--crop",
-        type=int,
+        type=positive,
         help="side of the centre crop in pixels (default: 256, or the model's size if 256 is not a multiple)",
     )
-
-
-def add_data(parser: argparse.ArgumentParser, split: str) -> None:
-    parser.add_argument("data", nargs="?", help="photos in any format that finola train reads (default: FINOLA_DATA)")
-    parser.add_argument("--split", default=split, help="train, val, test or all (default: %(default)s)")
-    parser.add_argument("--limit", type=int, help="maximum number of photos, evenly spread over the data")
 
 
 def cropped_size(args: argparse.Namespace, config: ModelConfig) -> tuple[int, int]:
     """Size (height, width) of the crops, a multiple of the model's image size."""
     own = config.image_size
     if args.crop is not None:
-        if args.crop < 1 or any(args.crop % side for side in own):
-            raise InputError(
-                f"--crop {args.crop} is not a multiple of the tile size of {config}. Use a multiple of {max(own)}."
-            )
+        if any(args.crop % side for side in own):
+            raise InputError(f"--crop {args.crop} is not a multiple of the tiles of {args.model}, {show_size(own)}.")
         return args.crop, args.crop
     return own if any(256 % side for side in own) else (256, 256)
 
 
-def open_cropped(args: argparse.Namespace, config: ModelConfig, split: str) -> PhotoDataset:
-    """Open the data set of the arguments of `add_data`, with all photos cropped to one size."""
-    from finola.data import CentreCrop, open_data
+def open_dataset(
+    args: argparse.Namespace, transform: Transform, split: str | None = None, crops_per_image: int = 1
+) -> PhotoDataset:
+    """Open the data set of the arguments of `add_data`, restricted by --limit."""
+    from finola.data import open_data
     from finola.data.sources import evenly
 
-    if args.limit is not None and args.limit < 1:
-        raise InputError(f"--limit is {args.limit}, but must be at least 1.")
-    data = open_data(args.data, split, transform=CentreCrop(cropped_size(args, config)))
+    data = open_data(args.data, split or args.split, transform=transform, crops_per_image=crops_per_image)
     data.source = evenly(data.source, args.limit)
     return data
 
 
-def readable(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterator[tuple[int, Tensor]]:
-    """Yield index and pixels, uint8 (3, H, W), of every readable photo, with a progress bar."""
+def open_cropped(args: argparse.Namespace, config: ModelConfig, split: str | None = None) -> PhotoDataset:
+    """Open the data set of the arguments of `add_data`, with all photos cropped to one size."""
+    from finola.data import CentreCrop
+
+    return open_dataset(args, CentreCrop(cropped_size(args, config)), split)
+
+
+def readable(data: PhotoDataset, what: str) -> Iterator[tuple[int, Tensor]]:
+    """Yield index and pixels, uint8 (3, H, W), of every readable photo, and report progress."""
     from finola.cli.output import progress
 
-    for index in progress(range(len(data)), len(data), what, quiet=args.json):
+    for index in progress(range(len(data)), len(data), what):
         item = data[0, index]
         if not item.replaced:
             yield index, item.images[0]
@@ -65,16 +292,6 @@ def readable(args: argparse.Namespace, data: PhotoDataset, what: str) -> Iterato
 
 def read_cropped(names: Sequence[str], size: tuple[int, int]) -> Tensor:
     """Read photos by name, cropped like those of a data set: (N, 3, *size) in [0, 1]."""
-    import numpy as np
     import torch
 
-    from finola.data import CentreCrop
-    from finola.data.transforms import render_views
-    from finola.image_io import open_photo, shown_size
-
-    images = []
-    for name in names:
-        photo = open_photo(name)
-        view = CentreCrop(size).view(shown_size(photo, name), np.random.default_rng(0))
-        images.append(render_views(photo, [view], name))
-    return torch.cat(images) / 255
+    return torch.stack([photo.read_cropped(size) for photo in find_photos(names)])

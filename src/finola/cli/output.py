@@ -1,18 +1,25 @@
-"""Output shared by the commands: tables, JSON, progress bars, error messages, and checks of output files."""
+"""Output shared by the commands: tables, JSON, progress, error messages, and checks of output files."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from finola.errors import FinolaError, InputError
+from finola.hub import local_folder
+from finola.locations import READ, SKIMAGE, locate
 
 WEIGHTS = ("config.json", "model.safetensors")
 """Files read when a model folder is loaded."""
+
+PROGRESS_SECONDS = 2.0
+"""Seconds before progress is first reported, and between two lines where standard error is not a terminal."""
 
 MISMATCH = "in loading state_dict"
 """Part of PyTorch's message for weights that do not match the model."""
@@ -57,18 +64,12 @@ def input_files(
 ) -> list[Path]:
     """Collect the files and folders that a command reads, for `finola.files.output_paths`.
 
-    `photos` are files, folders or skimage:NAME; `data` are data sets as `finola.data.open_data` takes them, None being
-    FINOLA_DATA; `models` are folders or names.
+    `photos` are files or skimage:NAME; `data` are data sets as `finola.data.open_data` takes them, None being
+    FINOLA_DATA; `models` are folders or names. Raises MissingFileError if there is no such data.
     """
-    found = [Path(word).expanduser() for word in photos if word and not word.startswith("skimage:")]
-    for word in data:
-        if word is None or not (word == "smoke" or word.startswith("skimage:")):
-            from finola.data.discovery import locate
-
-            found += locate(word)
+    found = [Path(word).expanduser() for word in photos if word and not word.startswith(SKIMAGE)]
+    found += [path for word in data if word != "smoke" for path in locate(word)]
     for word in filter(None, models):
-        from finola.hub import local_folder
-
         folder = local_folder(word)
         found += [folder / name for name in WEIGHTS] if folder is not None else []
     return found
@@ -76,8 +77,6 @@ def input_files(
 
 def output_folder(word: str) -> Path:
     """Return the output folder given by -o. Raises InputError if it is a file."""
-    from finola.image_io import READ
-
     folder = Path(word).expanduser()
     if folder.is_dir():
         return folder
@@ -122,17 +121,52 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     Console(width=width).print(table)
 
 
-def progress(items: Iterable[Any], total: int, what: str, quiet: bool = False) -> Iterable[Any]:
-    """Yield the items, with a progress bar on standard error if it is a terminal."""
-    if quiet or not sys.stderr.isatty():
+def progress(items: Iterable[Any], total: int, what: str, quiet: bool = False) -> Iterator[Any]:
+    """Yield the items and report progress on standard error, as `progress_bar` does."""
+    if quiet:
         yield from items
         return
+    with progress_bar(what) as report:
+        for done, item in enumerate(items, 1):
+            yield item
+            report(done, total)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield `report(done, total)`: a progress bar in a terminal; elsewhere a line every few seconds.
+
+    Both are written to standard error, and nothing is written by work that ends within `PROGRESS_SECONDS`.
+    """
+    start = last = time.monotonic()
+    bar: Any = None
+
+    def report(done: int, total: int) -> None:
+        nonlocal bar, last
+        now = time.monotonic()
+        if bar is None and (now - last < PROGRESS_SECONDS or done >= total):
+            return
+        if not sys.stderr.isatty():
+            print(f"finola: {what}, {done} of {total} after {now - start:.0f} s", file=sys.stderr, flush=True)
+            last = now
+            return
+        if bar is None:
+            bar = _rich_bar(what, done)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done, total=total)
+
+    try:
+        yield report
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _rich_bar(what: str, done: int) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        for item in items:
-            yield item
-            bar.advance(task)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task(what, total=None, completed=done)
+    return bar

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from finola.codec.calibration import CodecModel, ElasticCodec, bundled_codecs, load_codec
@@ -48,7 +49,7 @@ class Compressed:
 
 
 def compress(
-    photo: str | Path | bytes | BinaryIO | Tensor,
+    photo: str | Path | bytes | BinaryIO | Image.Image | Tensor,
     *,
     quality: int | None = None,
     bpp: float | None = None,
@@ -58,12 +59,13 @@ def compress(
     effort: int = 0,
     keep_exif: bool = False,
 ) -> Compressed:
-    """Compress a photo, given as path, bytes, open file (also of fsspec) or tensor (3, H, W), to a `.finola` file.
+    """Compress a photo to a `.finola` file.
 
-    The rate is set by `quality`, 1 to 100 (default: 50), or by `bpp`, the maximum number of bits per pixel. `latents`
-    limits the number of coefficients per tile. `mode="paper"` stores each latent with four bits, without entropy
-    coding. `effort`, 1 to 9, refines the coefficients by analysis by synthesis: higher fidelity, longer encoding.
-    Colour profiles other than sRGB are stored in the file.
+    `photo` is a path, bytes, an open file (also of fsspec), a Pillow image or a tensor (3, H, W). The rate is set by
+    `quality`, 1 to 100 (default: 50), or by `bpp`, the maximum number of bits per pixel. `latents` limits the number of
+    coefficients per tile. `mode="paper"` stores each latent with four bits, without entropy coding. `effort`, 1 to 9,
+    refines the coefficients by analysis by synthesis: higher fidelity, longer encoding. Colour profiles other than sRGB
+    are stored in the file.
 
     >>> file = compress("skimage:astronaut", quality=30)
     >>> decompress(file.data).shape
@@ -220,14 +222,14 @@ class _Source:
         self._read = None
 
 
-def _open(photo: str | Path | bytes | BinaryIO | Tensor, keep_exif: bool) -> _Source:
+def _open(photo: str | Path | bytes | BinaryIO | Image.Image | Tensor, keep_exif: bool) -> _Source:
     if isinstance(photo, Tensor):
         if photo.ndim != 3 or photo.shape[0] != 3 or 0 in photo.shape:
             raise InputError(f"The photo must have shape (3, height, width), not {tuple(photo.shape)}.")
         image = to_uint8(photo).cpu()
         size = image.shape[1], image.shape[2]
         return _Source(size, lambda top, bottom, left, right: image[:, top:bottom, left:right], None, None)
-    photo = photo if isinstance(photo, str | Path | bytes) else photo.read()
+    photo = photo if isinstance(photo, str | Path | bytes | Image.Image) else photo.read()
     opened = open_photo(photo)
     found = opened.getexif() if keep_exif else None
     regions = Regions(opened, photo_name(photo))

@@ -18,8 +18,10 @@ from torch import Tensor
 from finola.baselines import Method
 from finola.compare.methods import build_method, identity
 from finola.data import PhotoDataset, Whole, available_cores, open_data
+from finola.data.sources import evenly
 from finola.errors import InputError
-from finola.image_io import is_photo, photo_name, read_photo
+from finola.image_io import photo_name, read_photo
+from finola.locations import evenly_spaced, is_photo
 from finola.metrics import quality_metrics
 
 Row = dict[str, Any]
@@ -42,17 +44,23 @@ class Photos:
             return None
         if len(self.words) > 1:
             raise InputError(f"Cannot combine {', '.join(self.words)}: give one data set, or photo files only.")
-        return open_data(self.words[0], self.split, transform=Whole())
+        dataset = open_data(self.words[0], self.split, transform=Whole())
+        dataset.source = evenly(dataset.source, self.limit)
+        return dataset
 
     def names(self, dataset: PhotoDataset | None) -> list[str]:
         if dataset is None:
-            return [photo_name(word) for word in self.words][: self.limit]
-        return [dataset.name(index) for index in range(min(len(dataset), self.limit or len(dataset)))]
+            return [photo_name(word) for word in self.chosen()]
+        return [dataset.name(index) for index in range(len(dataset))]
+
+    def chosen(self) -> list[str]:
+        """Photo files, at most `limit` of them, evenly spread."""
+        return [self.words[index] for index in evenly_spaced(len(self.words), self.limit)]
 
     def image(self, dataset: PhotoDataset | None, index: int) -> Tensor | None:
         """Image (3, H, W) in [0, 1], or None if the file cannot be read."""
         if dataset is None:
-            return read_photo(self.words[index])
+            return read_photo(self.chosen()[index])
         item = dataset[0, index]
         return None if item.replaced else item.images[0].float() / 255
 

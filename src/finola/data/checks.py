@@ -4,7 +4,7 @@ import json
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from finola.errors import CorruptFileError
+from finola.errors import CorruptFileError, first_line, shorten
 
 MAX_JSON_BYTES = 2**31
 """Maximum size of a JSON file: the annotations of COCO have 0.45 GB, those of LVIS 1.1 GB."""
@@ -50,24 +50,3 @@ def check_name(name: str) -> str:
     if outside or ".." in PurePosixPath(name.replace("\\", "/")).parts:
         raise CorruptFileError(f"the file name {shorten(name)} is outside the folder of the data set.")
     return name
-
-
-def shorten(value: object, length: int = 60) -> str:
-    """The `repr` of a value, truncated to about `length` characters, for an error message."""
-    if isinstance(value, int) and not -(10**length) < value < 10**length:
-        return f"a number of {value.bit_length()} bits"  # Python limits the number of digits that it converts
-    if isinstance(value, str | bytes):
-        value = value[: 2 * length]
-    elif isinstance(value, list | dict) and len(value) > length:
-        return f"a {type(value).__name__} of {len(value)} items"
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):
-        return f"a nested {type(value).__name__}"
-    return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message without its final period, or its class if it has no message."""
-    lines = str(error).splitlines()
-    return lines[0].rstrip(".")[:300] if lines and lines[0] else type(error).__name__

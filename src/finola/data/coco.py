@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
-from finola.data.checks import check_name, read_json, shorten
+from finola.data.checks import check_name, read_json
 from finola.data.segmentation import check_segmentation, is_number
 from finola.data.sources import Source, choose_parts, part_of, split_by_name
-from finola.errors import CorruptFileError, InputError
+from finola.errors import CorruptFileError, InputError, shorten
 from finola.image_io import open_photo
 
 MAX_SIDE = 2**16

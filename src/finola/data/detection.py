@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finola.config import show_size
 from finola.data.dataset import PhotoDataset
 from finola.data.sources import Source
 from finola.data.transforms import Size, Transform, View, render_views
-from finola.errors import InputError
+from finola.errors import InputError, require
 from finola.image_io import shown_size
 
 MULTIPLE = 32
@@ -114,6 +115,7 @@ def move_boxes(boxes: Tensor, view: View) -> Tensor:
 
 def move_mask(segmentation: Any, photo_size: Size, view: View) -> Tensor:
     """Rasterise COCO polygons or run lengths of an object to its mask (H, W) in a view."""
+    require("pycocotools")
     from pycocotools import mask as coco_mask
 
     left, top, right, bottom = view.box
@@ -189,8 +191,8 @@ class ObjectDataset(PhotoDataset):
         name, photo, given = self.source.name(number), self.source.open(number), self.source.target(number)
         size = shown_size(photo, name)
         if size != tuple(given["size"]):
-            actual, declared = ("×".join(map(str, sides)) for sides in (size, given["size"]))
-            raise InputError(f"{name} has {actual} pixels (height × width), but its annotations declare {declared}.")
+            actual, declared = show_size(size), show_size(given["size"])
+            raise InputError(f"{name} has {actual} pixels, but its annotations declare {declared}.")
         view = self.transform.view(size, random)
         return ObjectItem(render_views(photo, [view], name)[0], self._target_of(given, view), number, replaced, skipped)
 

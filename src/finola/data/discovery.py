@@ -1,26 +1,19 @@
-"""Resolution of a user's argument (folder, file, pattern, name in FINOLA_DATA or nothing) to a data set."""
+"""Opening of a data set given as a folder, file, pattern, name in FINOLA_DATA or nothing."""
 
-import math
 import os
-import re
-from glob import glob
 from pathlib import Path
 
-from finola.data.checks import MAX_NAME_BYTES, shorten
 from finola.data.coco import annotation_files, open_coco
 from finola.data.dataset import PhotoDataset
-from finola.data.folder import open_folder, split_folders, subfolders
+from finola.data.folder import open_files, open_folder, split_folders
 from finola.data.parquet import ParquetSource
 from finola.data.shards import ShardSource
 from finola.data.smoke import SmokeSource
 from finola.data.sources import Source, check_split, choose_parts, part_of, split_by_name
 from finola.data.transforms import Transform
 from finola.errors import InputError, MissingFileError
-from finola.image_io import is_photo
+from finola.locations import is_photo, locate, subfolders
 
-VARIABLE = "FINOLA_DATA"
-MAX_FILES = 1_000_000
-"""Maximum number of files of a brace pattern."""
 MAX_DEPTH = 32
 """Maximum depth of nested folders that are searched for data."""
 _TABLES = {".parquet": ParquetSource, ".tar": ShardSource}
@@ -39,8 +32,9 @@ def open_data(
 
     `source` is a folder of photos (class subfolders become labels), Parquet files, WebDataset tar shards, a COCO
     folder, or a pattern of such files (`shards/{000..127}.tar`, `packs/train-*.parquet`); `smoke`, which consists of
-    crops of the photos installed with scikit-image; or a name inside the folder FINOLA_DATA. If `source` is None,
-    FINOLA_DATA itself is opened. Existing paths take precedence over names inside FINOLA_DATA.
+    crops of the photos installed with scikit-image; `skimage:NAME`, one of those photos; or a name inside the folder
+    FINOLA_DATA. If `source` is None, FINOLA_DATA itself is opened. Existing paths take precedence over names inside
+    FINOLA_DATA.
 
     `split` is `train`, `val`, `test` (the test part, otherwise the val part, otherwise everything) or `all`. Subfolders
     and files named after splits are used as such. Data without splits is split by name: one photo in twenty belongs to
@@ -54,31 +48,6 @@ def open_data(
     return PhotoDataset(opened, transform, seed=seed, crops_per_image=crops_per_image, augment=augment)
 
 
-def locate(source: str | Path | None) -> list[Path]:
-    """Resolve a user's argument to a folder or to files."""
-    variable = os.environ.get(VARIABLE)
-    home = Path(variable).expanduser() if variable else None
-    if source is None:
-        if home is None:
-            raise InputError(
-                f"No data given: pass a folder, set {VARIABLE} to one, or use 'smoke' for built-in photos."
-            )
-        if not home.exists():
-            raise MissingFileError(f"{VARIABLE} is set to {str(home)!r}, which does not exist.")
-        return [home]
-    if len(str(source)) > MAX_NAME_BYTES or "\0" in str(source):
-        raise InputError(f"{shorten(str(source))} is not a valid path: it is too long or contains a null byte.")
-    path = Path(os.path.expanduser(source))
-    candidates = [path] if home is None or path.is_absolute() else [path, home / path]
-    for candidate in candidates:
-        found = _expand(candidate)
-        if found:
-            return found
-    inside = f" or inside {VARIABLE}={home}" if home else f" ({VARIABLE} is not set)"
-    packs = f", which contains {', '.join(_packs(home))}" if home and home.is_dir() and _packs(home) else ""
-    raise MissingFileError(f"No data found at {str(source)!r}{inside}{packs}; use 'smoke' for built-in photos.")
-
-
 def open_source(paths: list[Path], split: str) -> Source:
     """Open a folder, or files of one kind, as a source."""
     root = paths[0]
@@ -90,8 +59,8 @@ def open_source(paths: list[Path], split: str) -> Source:
         suffixes = {path.suffix for path in paths}
         if len(suffixes) == 1 and root.suffix in _TABLES:
             return _open_tables(root.parent, paths, split)
-        if len(paths) == 1 and is_photo(root.name):
-            return open_folder(root, split)
+        if all(is_photo(path.name) for path in paths):
+            return open_files(paths, split)
         raise InputError(f"Cannot open {root} as data; give Parquet files, tar shards, a photo, or a folder of them.")
     found = _kind(root)
     if found == "coco":
@@ -158,49 +127,3 @@ def _tables(root: Path, suffix: str) -> list[Path]:
 
 def _part_of(file: Path, root: Path) -> str | None:
     return part_of(file.relative_to(root).as_posix()) if file.is_relative_to(root) else part_of(file.name)
-
-
-def _expand(pattern: Path) -> list[Path]:
-    """Existing paths that match a path, a glob or a brace pattern."""
-    if pattern.exists():
-        return [pattern]
-    if "{" not in str(pattern):
-        return sorted(Path(path) for path in glob(str(pattern)))
-    from braceexpand import braceexpand
-
-    if _expansions(str(pattern)) > MAX_FILES:
-        raise InputError(f"{shorten(str(pattern))} expands to more than {MAX_FILES} files; give a folder instead.")
-    try:
-        texts = list(braceexpand(str(pattern)))
-    except ValueError as error:
-        raise InputError(
-            f"The braces in {shorten(str(pattern))} are not balanced; write for example shards/{{000..127}}.tar."
-        ) from error
-    paths = [Path(path) for text in texts for path in sorted(glob(text)) or [text]]
-    missing = [path for path in paths if not path.exists()]
-    if missing and len(missing) < len(paths):
-        raise MissingFileError(f"{pattern} expands to {len(paths)} files, but {missing[0]} does not exist.")
-    return [] if missing else paths
-
-
-def _expansions(pattern: str) -> int:
-    """Number of expansions of a brace pattern, counted from the innermost braces outwards.
-
-    >>> _expansions("{train-{000..127},val-{0,1}}.tar")
-    130
-    """
-    while braces := re.search(r"\{([^{}]*)\}", pattern):
-        if limits := re.fullmatch(r"(-?\d{1,18})\.\.(-?\d{1,18})(\.\.-?\d+)?", braces[1]):
-            count = abs(int(limits[2]) - int(limits[1])) + 1
-        elif re.fullmatch(r"-?\d+\.\.-?\d+(\.\.-?\d+)?", braces[1]):
-            return MAX_FILES + 1
-        else:
-            count = sum(_product(part) for part in braces[1].split(","))
-        if count > MAX_FILES:
-            return count
-        pattern = f"{pattern[: braces.start()]}\0{count}\0{pattern[braces.end() :]}"
-    return _product(pattern)
-
-
-def _product(text: str) -> int:
-    return math.prod(int(count) for count in re.findall("\0(\\d+)\0", text))

@@ -9,7 +9,8 @@ from PIL import Image
 
 from finola.data.sources import Source, choose_parts, part_of, split_by_name
 from finola.errors import InputError, MissingFileError
-from finola.image_io import is_photo, open_photo, photos_below
+from finola.image_io import open_photo
+from finola.locations import is_photo, photos_below, subfolders
 
 
 class FolderSource(Source):
@@ -37,13 +38,18 @@ class FolderSource(Source):
         return int(self._labels[index])
 
 
+def open_files(paths: Sequence[Path], split: str) -> Source:
+    """Open photos given as files, such as those that match a pattern, without labels."""
+    root = Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    names = [path.absolute().relative_to(root).as_posix() for path in paths]
+    return split_by_name(FolderSource(root, names, [-1] * len(names), {}), split)
+
+
 def open_folder(root: Path, split: str) -> Source:
     """Open a folder of photos. Subfolders such as `train/` and `val/` are splits; otherwise `split_by_name` applies.
 
     If a split has no photos at its top level, its subfolders are classes, in alphabetical order over all splits.
     """
-    if root.is_file():
-        return FolderSource(root.parent, [root.name], [-1], {})
     parts = split_folders(root)
     chosen = choose_parts(parts, split, str(root))
     tops = list(parts.values()) or [root]
@@ -64,12 +70,6 @@ def split_folders(root: Path) -> dict[str, Path]:
     folders = subfolders(root)
     parts = {part: folder for folder in folders if (part := part_of(folder.name)) and folder.name.isalpha()}
     return parts if len(parts) > 1 or len(parts) == len(folders) else {}
-
-
-def subfolders(root: Path) -> list[Path]:
-    """Direct subfolders, without hidden ones."""
-    with os.scandir(root) as entries:
-        return sorted(Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _classes(tops: Sequence[Path]) -> dict[int, str]:

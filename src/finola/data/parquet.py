@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from finola.data.checks import first_line, parse_json, shorten
+from finola.data.checks import parse_json
 from finola.data.sources import Source
-from finola.errors import CorruptFileError, InputError
+from finola.errors import CorruptFileError, InputError, first_line, require, shorten
 from finola.image_io import open_photo
 
 IN_MEMORY = 2**30
@@ -33,6 +33,7 @@ class ParquetSource(Source):
     """
 
     def __init__(self, files: Sequence[Path], where: str) -> None:
+        require("pyarrow")
         from pyarrow import parquet
 
         self.where = where

@@ -3,8 +3,8 @@
 from itertools import pairwise
 from typing import Any
 
-from finola.data.checks import shorten
-from finola.errors import CorruptFileError
+from finola.config import show_size
+from finola.errors import CorruptFileError, shorten
 
 MAX_OUTLINE = 1000
 """Maximum length of a polygon, in units of height + width of its photo; pycocotools uses memory proportional to it."""
@@ -27,10 +27,10 @@ def _check_polygon(polygon: Any, size: tuple[int, int]) -> None:
     for values, side in ((polygon[::2], width), (polygon[1::2], height)):
         for value in values:
             if not is_number(value) or not -side <= value <= 2 * side:
-                raise CorruptFileError(f"a polygon of a {width}x{height} photo has the coordinate {shorten(value)}.")
+                raise CorruptFileError(f"a polygon of a {width}×{height} photo has the coordinate {shorten(value)}.")
         outline += sum(abs(a - b) for a, b in pairwise(values))
     if outline > MAX_OUTLINE * (height + width):
-        raise CorruptFileError(f"a polygon of a {width}x{height} photo has an outline of {outline:.0f} pixels.")
+        raise CorruptFileError(f"a polygon of a {width}×{height} photo has an outline of {outline:.0f} pixels.")
 
 
 def _check_runs(runs: dict[str, Any], size: tuple[int, int]) -> None:
@@ -43,7 +43,7 @@ def _check_runs(runs: dict[str, Any], size: tuple[int, int]) -> None:
         raise CorruptFileError(f"the run lengths of a mask are {shorten(counts)}, not a list of non-negative integers.")
     if sum(counts) != size[0] * size[1]:
         raise CorruptFileError(
-            f"the sum of the run lengths of a mask is {shorten(sum(counts))}, not {size[0]}x{size[1]} pixels."
+            f"the sum of the run lengths of a mask is {shorten(sum(counts))}, not {show_size(size)} pixels."
         )
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from finola.data.checks import check_name, first_line, shorten
+from finola.data.checks import check_name
 from finola.data.sources import Source
-from finola.errors import CorruptFileError, InputError
-from finola.image_io import is_photo, open_photo
+from finola.errors import CorruptFileError, InputError, first_line, shorten
+from finola.image_io import open_photo
+from finola.locations import is_photo
 
 MAX_MEMBER_BYTES = 2**31 - 1
 """Maximum size of a photo in a shard."""

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from finola.errors import InputError, UnknownNameError
+from finola.locations import evenly_spaced
 
 SPLITS = ("train", "val", "test", "all")
 _WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -84,7 +85,7 @@ def evenly(source: Source, count: int | None) -> Source:
         raise InputError(f"The number of photos of {source.where} must be at least 1, not {count}.")
     if count is None or count >= len(source):
         return source
-    return Subset(source, np.linspace(0, len(source) - 1, count).round().astype(int))
+    return Subset(source, np.array(evenly_spaced(len(source), count)))
 
 
 def split_by_name(source: Source, split: str) -> Source:

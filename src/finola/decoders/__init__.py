@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from finola.config import ModelConfig
+from finola.config import ModelConfig, show_size
 from finola.decoders.conv_ae import MAP_CHANNELS
 from finola.decoders.patch import PatchDecoder, TransformerDecoder
 from finola.decoders.upsampling import UpsamplingDecoder
@@ -28,6 +28,6 @@ def build_decoder(config: ModelConfig) -> nn.Module:
     height, width = config.cell
     if height != width:
         raise InputError(
-            f"Model name {config}: the upsampling decoder needs square cells, got {height}x{width}. Use +patch."
+            f"Model name {config}: the upsampling decoder needs square cells, got {show_size(config.cell)}. Use +patch."
         )
     return UpsamplingDecoder(channels, height)

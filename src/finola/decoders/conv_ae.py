@@ -24,7 +24,7 @@ class ConvGrower(nn.Module):
         height, width = size
         doublings = (height // 2).bit_length() - 1
         if height != width or height != 2 << doublings or doublings < 1:
-            raise InputError(f"Conv-AE needs a square map with a side of 4, 8, 16, …, got {height}x{width}.")
+            raise InputError(f"Conv-AE needs a square map with a side of 4, 8, 16, …, got {width}×{height}.")
         layers: list[nn.Module] = []
         for block in range(doublings):
             for layer in range(3):

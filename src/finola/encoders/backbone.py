@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from finola.checks import check_size, check_values
+from finola.config import show_size
 from finola.errors import InputError, UnknownNameError
 from finola.hub import download
 from finola.serialization import read_weights
@@ -67,7 +68,7 @@ class Backbone(nn.Module):
                 options["pretrained_cfg_overlay"] = {"state_dict": pretrained_weights(name)}
             model: Any = timm.create_model(name, pretrained=pretrained, out_indices=selected, **options)
         except (RuntimeError, TypeError, AssertionError) as error:
-            size = f" at {image_size[0]}×{image_size[1]}" if self.image_size else ""
+            size = f" at {show_size(image_size)}" if self.image_size else ""
             reason = str(error).rstrip(".")
             raise InputError(f"timm model {name!r} cannot be used as an encoder{size}: {reason}.") from error
         self.model = model
@@ -86,15 +87,15 @@ class Backbone(nn.Module):
         check_values(images)
         check_size(height, width, self.reduction)
         if self.image_size and self.image_size != (height, width):
-            built = "×".join(map(str, self.image_size))
-            raise InputError(f"Image size is {height}×{width}, but this backbone was built for {built}.")
+            built = show_size(self.image_size)
+            raise InputError(f"Image size is {show_size((height, width))}, but this backbone was built for {built}.")
         maps: list[Tensor] = self.model((images - self.mean) / self.std)
         if self.channels_last:
             maps = [z.permute(0, 3, 1, 2) for z in maps]
         if maps[-1].shape[-2:] != (height // self.reduction, width // self.reduction):
-            given = "×".join(map(str, maps[-1].shape[-2:]))
+            given = show_size((maps[-1].shape[-2], maps[-1].shape[-1]))
             raise InputError(
-                f"This backbone has a feature map of {given} for an image of {height}×{width}, which is not exactly "
+                f"This backbone has a map of {given} for an image of {show_size((height, width))}, not exactly "
                 f"1/{self.reduction}, and cannot be used as an encoder. Choose another backbone."
             )
         return maps

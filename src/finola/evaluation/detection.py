@@ -14,7 +14,7 @@ from PIL import Image
 from finola.data.detection import Fit, ObjectDataset, letterbox
 from finola.data.sources import Source
 from finola.data.transforms import render_views
-from finola.errors import InputError
+from finola.errors import InputError, require
 from finola.heads.detection_model import DetectionModel, Detections
 from finola.heads.mask_rcnn import Segmenter
 from finola.image_io import shown_size
@@ -37,8 +37,8 @@ def detect(model: DetectionModel, photo: Image.Image, *, score: float = 0.0, nam
     size = shown_size(photo, name)
     view = Fit(*model.size).view(size, np.random.default_rng(0))
     images, sizes = letterbox([render_views(photo, [view], name)[0]])
-    [detections] = model.detect(images.float() / 255, sizes)
-    return detections.above(score).resized(view.size, size)
+    [detections] = model.detect(images.float().to(next(model.parameters()).device) / 255, sizes)
+    return detections.cpu().above(score).resized(view.size, size)
 
 
 def evaluate_detection(model: DetectionModel, dataset: ObjectDataset, indices: Iterable[int]) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def evaluate_detection(model: DetectionModel, dataset: ObjectDataset, indices: I
         seen.append(index)
         images, sizes = letterbox([item.image])
         with torch.inference_mode():
-            [detections] = model.detect(images.float() / 255, sizes)
-        detections = detections.resized((item.image.shape[-2], item.image.shape[-1]), item.target["photo_size"])
+            [detections] = model.detect(images.float().to(next(model.parameters()).device) / 255, sizes)
+        detections = detections.cpu().resized((item.image.shape[-2], item.image.shape[-1]), item.target["photo_size"])
         results += known_classes(detections.to_coco(item.target["image_id"], dataset.categories))
     if not seen:
         raise InputError(f"None of the photos of {dataset.source.where} could be read.")
@@ -111,6 +111,7 @@ def average_precision(truth: dict[str, Any], results: list[dict[str, Any]], kind
     >>> round(average_precision(truth, [cat | {"score": 0.9}])["AP50"], 6)
     1.0
     """
+    require("pycocotools")
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 

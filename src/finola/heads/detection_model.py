@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.encoders import build_encoder
-from finola.errors import InputError
+from finola.errors import InputError, require
 from finola.serialization import Pretrained
 
 
@@ -22,6 +22,11 @@ class Detections(NamedTuple):
     scores: Tensor  # (K,) in [0, 1]
     labels: Tensor  # (K,) indices of the model's classes
     masks: Tensor | None = None  # (K, H, W) bool, from a segmenter
+
+    def cpu(self) -> Detections:
+        """The same detections on the CPU."""
+        masks = None if self.masks is None else self.masks.cpu()
+        return Detections(self.boxes.cpu(), self.scores.cpu(), self.labels.cpu(), masks)
 
     def above(self, score: float) -> Detections:
         """Detections with at least this score."""
@@ -65,6 +70,7 @@ def encode_mask(mask: Tensor) -> dict[str, Any]:
     >>> encode_mask(torch.ones(2, 3, dtype=torch.bool))
     {'size': [2, 3], 'counts': '06'}
     """
+    require("pycocotools")
     import numpy as np
     from pycocotools import mask as coco_mask
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,19 +17,17 @@ from PIL import Image
 from torch import Tensor
 
 from finola.autoencoder import position_embedding
-from finola.errors import InputError, MissingExtraError
-from finola.files import replacing, write_bytes
+from finola.errors import InputError
+from finola.files import animation_path, replacing, write_bytes
 from finola.image_io import to_pillow
-from finola.plotting import style
 from finola.propagation import Position, propagate, start_positions
-from finola.tiling import cut, join, pad_to_multiple
+from finola.tiling import encode, join
 from finola.transitions import prepared
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
 
 BACKGROUND = 0.93  # grey of positions that are not reached yet
-FORMATS = (".gif", ".webp", ".mp4")
 HOLD = 1.5  # additional seconds of the last frame
 
 
@@ -51,10 +48,8 @@ def propagation_frames(model: Autoencoder, images: Tensor, count: int | None = N
         raise InputError(f"{config} has no recurrence to animate. Use a model without +convae.")
     if count is not None and count < 2:
         raise InputError(f"count must be at least 2 frames, got {count}.")
-    height, width = images.shape[-2:]
-    padded = pad_to_multiple(images.to(next(model.parameters())), config.image_size)
-    tiles, grid = cut(padded, config.image_size)
-    parts = _parts(model, model.encode(tiles))
+    q, grid, (height, width) = encode(model, images.to(next(model.parameters())))
+    parts = _parts(model, q)
     position = position_embedding(config.channels, config.map_size) if config.has_position else None
     frames = []
     for step in _steps(max(int(distance.max()) for distance, _ in parts), count):
@@ -103,7 +98,7 @@ def save_animation(frames: Sequence[Image.Image], path: str | Path, seconds: flo
 
     The last frame is held longer.
     """
-    path = check_path(path)
+    path = animation_path(path)
     if not frames:
         raise InputError("An animation needs at least 1 frame, got 0.")
     if not seconds > 0:
@@ -121,16 +116,6 @@ def save_animation(frames: Sequence[Image.Image], path: str | Path, seconds: flo
         target, path.suffix[1:].upper(), save_all=True, append_images=rest, duration=durations, loop=0, quality=85
     )
     write_bytes(path, target.getvalue())
-    return path
-
-
-def check_path(path: str | Path) -> Path:
-    """Return the path if an animation can be written there, else raise."""
-    path = style.check_path(path, FORMATS)
-    if path.suffix.lower() == ".mp4" and find_spec("imageio_ffmpeg") is None:
-        raise MissingExtraError(
-            "Writing .mp4 requires imageio-ffmpeg; install it with: pip install imageio-ffmpeg, or write .webp or .gif."
-        )
     return path
 
 

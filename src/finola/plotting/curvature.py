@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from finola.errors import require
 from finola.evaluation.curvature import CurvatureMap, peak_curvature, peaks
 from finola.plotting.style import FAINT, INK
 
@@ -19,6 +20,7 @@ STYLES = ("-", "--", ":", "-.")
 
 def plot_curvature(models: Sequence[CurvatureMap], image: Tensor, title: str) -> Figure:
     """Plot the photo (3, H, W), the curvature of all channels by rank, and the most curved channels shaded by κ."""
+    require("matplotlib")
     from matplotlib.figure import Figure
 
     rows = len(models)

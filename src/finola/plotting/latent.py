@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from finola.config import ModelConfig
+from finola.config import show_size
+from finola.errors import require
 from finola.evaluation.latent.operations import (
-    Encoded,
     contrast,
     correlation,
     decode,
@@ -26,6 +26,7 @@ from finola.evaluation.latent.operations import (
 from finola.evaluation.latent.statistics import Statistics
 from finola.metrics import psnr
 from finola.plotting.style import INK
+from finola.tiling import Encoded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +53,7 @@ def plot_mean(model: Autoencoder, statistics: Statistics) -> Plot:
         "colour": [round(float(value), 4) for value in image.mean((0, 2, 3))],
         "components_for_90_percent": int((explained < 0.9).sum()) + 1 if explained[-1] >= 0.9 else None,
     }
-    figure, (left, right) = _figure(1, 2, (7.2, 3.4), f"The mean of q, {_over(statistics)}", [1, 1.35])
+    figure, (left, right) = _figure(1, 2, (7.2, 3.4), f"The mean of q, {_over(model, statistics)}", [1, 1.35])
     _show(left, image[0], "decoded q̄", f"standard deviation {values['std']:.3f}")
     right.plot(range(1, len(explained) + 1), 100 * explained.numpy(), color=INK, lw=1.6)
     right.set(xscale="log", ylim=(0, 101), xlabel="principal components K", ylabel="explained variance of q, %")
@@ -69,7 +70,7 @@ def plot_fade(model: Autoencoder, statistics: Statistics, images: Tensor, steps:
     what = "interpolated to the mean" if end == 1 else "through the mean to the mirror 2q̄ − q"
     spread = [contrast(column).tolist() for column in columns]
     captions = [[f"std {value:.3f}" for value in column] for column in spread]
-    figure = _sheet([images, *columns], ["photo", *heads], [None, *captions], f"q {what}, {_over(statistics)}")
+    figure = _sheet([images, *columns], ["photo", *heads], [None, *captions], f"q {what}, {_over(model, statistics)}")
     values: dict[str, Any] = {"t": at, "std": spread}
     if end == 2:
         middle = _decode(model, encoded, fade(encoded.q, statistics, 1.0))
@@ -90,7 +91,7 @@ def plot_interpolation(model: Autoencoder, first: Tensor, second: Tensor, steps:
     doubled = [None if c is None else [text for caption in c for text in (caption, "")] for c in captions]
     rows = ["interpolated q", "interpolated pixels"] * len(first)
     heads = [f"t = {t:.2f}" for t in at]
-    figure = _sheet(columns, heads, doubled, f"(1 − t)·q₁ + t·q₂, {model.config}", rows)
+    figure = _sheet(columns, heads, doubled, f"(1 − t)·q₁ + t·q₂, {model.label}", rows)
     inner = {f"{t:.2f}": metrics[i].tolist() for i, t in enumerate(at) if 0 < t < 1}
     return Plot(figure, {"psnr_to_pixel_mix": inner})
 
@@ -100,7 +101,9 @@ def plot_samples(model: Autoencoder, statistics: Statistics, count: int = 10, se
     images = decode(model, sample(statistics, count, torch.Generator().manual_seed(seed)))
     width = min(5, count)
     rows = -(-count // width)
-    figure, axes = _figure(rows, width, (width * SIDE + 0.3, rows * SIDE + 0.3), f"Samples of q, {_over(statistics)}")
+    figure, axes = _figure(
+        rows, width, (width * SIDE + 0.3, rows * SIDE + 0.3), f"Samples of q, {_over(model, statistics)}"
+    )
     for number, one in enumerate(axes):
         _show(one, images[number] if number < count else None)
     return Plot(figure, {"count": count, "seed": seed, "std": contrast(images).tolist()})
@@ -118,7 +121,7 @@ def plot_components(
     metrics = [psnr(column, images) for column in columns]
     captions = [[f"{value:.1f} dB" for value in row] for row in metrics]
     heads = [f"K = {k}" for k in counts]
-    title = f"The first K principal components of q, {_over(statistics)}"
+    title = f"The first K principal components of q, {_over(model, statistics)}"
     figure = _sheet([*columns, images], [*heads, "photo"], [*captions, None], title)
     return Plot(figure, {"components": counts, "psnr": [row.tolist() for row in metrics]})
 
@@ -144,9 +147,9 @@ def _headline(t: float) -> str:
     return word or f"t = {t:.2g}"
 
 
-def _over(statistics: Statistics) -> str:
-    height, width = ModelConfig.parse(statistics.model).image_size
-    return f"{statistics.model} over {statistics.count:,} images of {height}×{width}"
+def _over(model: Autoencoder, statistics: Statistics) -> str:
+    size = show_size(model.config.image_size)
+    return f"{model.label} over {statistics.count:,} images of {size}"
 
 
 def _sheet(
@@ -173,6 +176,7 @@ def _sheet(
 def _figure(
     rows: int, columns: int, size: tuple[float, float], title: str, widths: Sequence[float] | None = None
 ) -> tuple[Figure, list[Axes]]:
+    require("matplotlib")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, facecolor="white", layout="constrained")

@@ -6,20 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from finola.compare.report import NAMES, by_latents
+from finola.errors import require
+from finola.files import plot_path
 
 FAMILIES = {"dct": "DCT", "dwt": "DWT", "dtcwt": "DTCWT", "klt64": "KLT, 64x64 tiles", "klt256": "KLT, whole photos"}
 
 
 def plot_rate_distortion(result: dict[str, Any], path: str | Path) -> Path:
     """Plot the result of a comparison: PSNR over bits per pixel on the left, over latents on the right."""
+    require("matplotlib")
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    from finola.plotting.style import check_path, save_figure
+    from finola.plotting.style import save_figure
 
-    path = check_path(path)
+    path = plot_path(path)
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
     for name, points in result["curves"].items():
         left.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=NAMES.get(name, name))

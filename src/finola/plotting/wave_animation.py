@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from finola.errors import InputError
+from finola.errors import InputError, require
 from finola.plotting.style import INK
 from finola.plotting.waves import caption, zeta_of_tile
 from finola.propagation import Position, start_positions
@@ -44,7 +44,7 @@ def wave_frames(model: Autoencoder, images: Tensor, channel: int) -> list[Image.
     real = zeta[channel].real.numpy()
     across = real[:, x:] if "right" in quadrant else real[:, x::-1]
     values = across[y:] if "down" in quadrant else across[y::-1]
-    title = f"{config}, {quadrant}\n{caption(found, quadrant, channel)}"
+    title = f"{model.label}, {quadrant}\n{caption(found, quadrant, channel)}"
     return list(_render(values, quadrant, title))
 
 
@@ -61,6 +61,7 @@ def largest_quadrant(start: Position, size: Position) -> str:
 
 def _render(values: NDArray[np.float64], quadrant: str, title: str) -> Iterator[Image.Image]:
     """Update the marker and the profiles of one figure, which is much faster than a figure per frame."""
+    require("matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

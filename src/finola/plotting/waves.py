@@ -13,9 +13,10 @@ from torch import Tensor
 
 from finola.config import ModelConfig
 from finola.errors import InputError
-from finola.plotting.style import FAINT, INK, check_path, save_figure
+from finola.files import plot_path
+from finola.plotting.style import FAINT, INK, save_figure
 from finola.propagation import propagate, start_positions
-from finola.tiling import cut, pad_to_multiple
+from finola.tiling import cut
 from finola.transitions import prepared
 from finola.wave.analysis import Quadrant, Waves
 from finola.wave.diagonalisation import KINDS
@@ -38,7 +39,7 @@ def plot_waves(
 
     The suffix of `path` selects the format: .png, .pdf, .svg or .jpg.
     """
-    path = check_path(path)
+    path = plot_path(path)
     if waves.model is None:
         raise InputError("Waves computed from matrices have no images to plot. Use finola.waves(model).")
     return save_figure(_figure(waves, measurement, images[:1], quadrant), path)
@@ -82,7 +83,7 @@ def _headline(waves: Waves, measurement: Measurement, quadrant: str) -> str:
         f"varying by {measurement.sigma_spread:.2g} within a map",
     )
     words = textwrap.fill(waves[quadrant].words, 190)
-    return f"{model.config}, {quadrant}:  {'   ·   '.join(metrics)}\n{words}"
+    return f"{model.label}, {quadrant}:  {'   ·   '.join(metrics)}\n{words}"
 
 
 def _plane(axes: Axes, quadrant: Quadrant) -> None:
@@ -160,7 +161,7 @@ def zeta_of_tile(waves: Waves, image: Tensor, quadrant: str) -> tuple[Tensor, tu
     model = waves.model
     assert model is not None
     config = model.config
-    tiles, _ = cut(pad_to_multiple(image.to(next(model.parameters())), config.image_size), config.image_size)
+    tiles, _ = cut(image.to(next(model.parameters())), config.image_size)
     tile = tiles[int(tiles.flatten(1).var(1).argmax())][None]
     z = propagate(model.encode(tile), prepared(model.transition), config.map_size, config.start)
     return waves.project(z.cpu(), quadrant)[0], start_positions(config.start, config.map_size, config.paths)[0]

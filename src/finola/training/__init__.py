@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from finola.errors import require
+
 if TYPE_CHECKING:
     from finola.training.config import Recipe as Recipe
     from finola.training.loading import list_recipes as list_recipes
@@ -26,6 +28,8 @@ _MODULES = {
     "train": "finola.training.trainer",
 }
 __all__ = ["Outcome", "Recipe", "export", "list_recipes", "load_recipe", "train"]
+
+require("lightning", "omegaconf", "tensorboard", "torchmetrics", "yaml")
 
 
 def __getattr__(name: str) -> object:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from finola.errors import InputError
 from finola.propagation import EPS, Coefficients, Position, Step, propagate, start_positions
-from finola.tiling import cut, join, pad_to_multiple
+from finola.tiling import cut, join
 from finola.transitions import LinearAfterNorm, prepared
 from finola.wave.diagonalisation import KINDS, QUADRANTS, condition
 
@@ -152,7 +152,7 @@ class _Sums:
         totals = []
         for cell, phi in _propagate_paths(q, step, size, start):
             self._add_sigma(_sigma(phi))
-            z = phi.sum(2).double().cpu()  # (2, N, H, W, C)
+            z = phi.sum(2).cpu().double()  # (2, N, H, W, C)
             totals.append(z)
             for name in QUADRANTS:
                 self._add_quadrant(name, z, cell, squares)
@@ -287,7 +287,7 @@ def _tiles(model: Autoencoder, images: Tensor) -> tuple[Tensor, Position]:
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
         raise InputError(f"Images have shape {tuple(images.shape)}; expected (N, 3, H, W) with N at least 1.")
     parameter, size = next(model.parameters()), model.config.image_size
-    return cut(pad_to_multiple(images.to(parameter), size), size)
+    return cut(images.to(parameter), size)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from finola.errors import MissingExtraError
+from finola.errors import require
 
 HELP = "serve an interactive demo in the browser"
 
@@ -25,10 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("gradio") is None:
-        raise MissingExtraError("finola app needs Gradio. Install it with: pip install finola[app]")
+    require("gradio", "fastapi", "uvicorn", "matplotlib")
     from finola.app.server import serve
 
     def ready(address: str) -> None:

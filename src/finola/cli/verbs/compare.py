@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finola.cli.output import add_force
+from finola.cli.inputs import add_limit, positive, positive_number
+from finola.cli.output import add_force, input_files, print_json, print_table, progress_bar
 from finola.errors import InputError
+from finola.files import cache_folder, output_paths, plot_path, write_text
+from finola.locations import WRITE
 
 HELP = "compare models with DCT, wavelets, KLT and image codecs on photos"
 LATENTS = (1024, 2048, 4096, 8192)
@@ -17,20 +20,23 @@ LATENTS = (1024, 2048, 4096, 8192)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", help="photos in any format that finola train reads, or individual files")
     parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
-    parser.add_argument("--limit", type=int, help="maximum number of photos")
+    add_limit(parser)
     parser.add_argument(
+        "-m",
         "--models",
         nargs="*",
         metavar="MODEL",
         help="names, folders, hub ids, vae:FOLDER (default: untrained wave models and bundled models)",
     )
-    parser.add_argument("--latents", nargs="*", type=int, metavar="N", help="latents per 256x256 photo of the KLT")
-    parser.add_argument("--bpp", nargs="*", type=float, default=[0.2], metavar="X", help="bit rates of the codec table")
+    parser.add_argument("--latents", nargs="*", type=positive, metavar="N", help="latents per 256×256 photo of the KLT")
+    parser.add_argument(
+        "--bpp", nargs="*", type=positive_number, default=[0.2], metavar="X", help="bit rates of the codec table"
+    )
     parser.add_argument("--train", help="photos whose train split the KLT is fitted to (default: that of DATA, if any)")
     parser.add_argument(
         "--methods", nargs="*", metavar="WORD", help="compare only these methods, such as dct:3 jpeg:8 webp@0.2"
     )
-    parser.add_argument("--workers", type=int, help="processes (default: one per core)")
+    parser.add_argument("--workers", type=positive, help="processes (default: one per core)")
     parser.add_argument("--cache", help="folder for cached rows and fitted KLTs (default: the user's cache folder)")
     parser.add_argument("--plot", metavar="FILE", help="plot of rate–distortion curves to write")
     parser.add_argument("--sheet", metavar="FILE", help="image with crops at the first bit rate of --bpp to write")
@@ -45,20 +51,17 @@ def run(args: argparse.Namespace) -> None:
     import sys
     import time
 
-    from finola.cli.output import input_files, print_json
-    from finola.compare.klt_cache import fit
-    from finola.compare.methods import build_method, files_at
-    from finola.compare.runner import Photos
-    from finola.files import cache_folder, naming, output_paths, write_text
-    from finola.image_io import WRITE
-    from finola.plotting.style import check_path
-
     if args.plot:
-        check_path(args.plot)
+        plot_path(args.plot)
     if args.sheet and Path(args.sheet).suffix.lower() not in WRITE:
         raise InputError(f"Cannot write --sheet {args.sheet}: the name must end with one of {', '.join(WRITE)}.")
     inputs = input_files(data=[*args.data, *([args.train] if args.train else [])], models=args.models or [])
     output_paths(filter(None, (args.out, args.plot, args.sheet)), inputs, args.force)
+
+    from finola.compare.klt_cache import fit
+    from finola.compare.methods import build_method, files_at
+    from finola.compare.runner import Photos
+
     photos = Photos(tuple(args.data), args.split, args.limit)
     cache = Path(args.cache).expanduser() if args.cache else cache_folder("compare")
     cache.mkdir(parents=True, exist_ok=True)
@@ -82,9 +85,8 @@ def run(args: argparse.Namespace) -> None:
     if args.sheet:
         from finola.plotting.comparison_sheet import draw_sheet
 
-        words = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.methods is None else args.methods
-        with naming(Path(args.sheet)):
-            draw_sheet(photos, {word: build_method(word, fitted) for word in words}, args.sheet)
+        shown = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.methods is None else args.methods
+        draw_sheet(photos, {word: build_method(word, fitted) for word in shown}, args.sheet)
     if args.json:
         print_json(result)
     else:
@@ -137,21 +139,13 @@ def _has_train(data: Sequence[str]) -> bool:
 def _measure(
     photos: Any, words: list[str], fitted: dict[int, Path], cache: Path, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    import sys
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from finola.compare.runner import run as measured
 
     rows: list[dict[str, Any]] = []
-    columns = (TextColumn("comparing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    quiet = args.json or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task("comparing", total=None)
+    with progress_bar("comparing") as report:
         for done, total, more in measured(photos, words, fitted, cache, args.workers):
             rows += more
-            bar.update(task, completed=done, total=total)
+            report(done, total)
     if not rows:
         raise InputError(f"No photo in {' '.join(args.data)} could be read.")
     return rows
@@ -182,7 +176,6 @@ def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespac
 
 
 def _show(result: dict[str, Any]) -> None:
-    from finola.cli.output import print_table
     from finola.compare.bjontegaard import MIN_RATIO
     from finola.compare.report import NAMES, by_latents, by_rate, fixed_length
 

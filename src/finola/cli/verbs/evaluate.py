@@ -6,130 +6,125 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finola.cli.output import add_force
-from finola.errors import InputError
+from finola.cli.inputs import add_batch, add_data, add_leading_model, device_of, open_dataset, take_leading_model
+from finola.cli.output import add_force, input_files, output_folder, print_json, print_table, progress, write_metrics
+from finola.files import output_paths
+from finola.hub import model_type
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from finola.autoencoder import Autoencoder
+    from finola.data import PhotoDataset
+    from finola.heads import Classifier
 
 HELP = "evaluate a model: PSNR, SSIM and MS-SSIM per image, accuracy of a classifier, or AP of a detector"
-METRICS = ("psnr", "ssim", "ms_ssim")
-OBJECTS, ROWS = ("summary.json", "results.json"), ("summary.json", "images.csv")
+FILES = {
+    "detector": ("summary.json", "results.json"),
+    "segmenter": ("summary.json", "results.json"),
+    "classifier": ("summary.json", "images.csv"),
+}
+"""Files written by type of model; an autoencoder's are those of a classifier and the contact sheet."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="model folder, name or hub id")
-    parser.add_argument("data", nargs="?", help="photos in any format that finola train reads (default: FINOLA_DATA)")
-    parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
-    parser.add_argument("--limit", type=int, help="maximum number of photos, evenly spread over the data")
+    add_leading_model(parser)
+    add_data(parser, "test")
+    add_batch(parser)
     parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.cli.evaluate_classification import evaluate_classes
-    from finola.cli.evaluate_detection import evaluate_objects
-    from finola.cli.output import input_files, output_folder, print_json, print_table, write_metrics
-    from finola.data import Whole, open_data
-    from finola.data.sources import evenly
-    from finola.files import output_paths
-    from finola.hub import model_type
-    from finola.model_zoo import load
-
+    take_leading_model(args)
+    inputs = input_files(data=[args.data], models=[args.model])
     kind = model_type(args.model)
     if args.out:
-        written = {"detector": OBJECTS, "segmenter": OBJECTS, "classifier": ROWS}
-        names = written.get(str(kind), (*ROWS, "contact-sheet.png"))
-        inputs = input_files(data=[args.data], models=[args.model])
+        names = FILES.get(str(kind), ("summary.json", "images.csv", "contact-sheet.png"))
         output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
         args.out = str(output_folder(args.out))
-    evaluators = {"detector": evaluate_objects, "segmenter": evaluate_objects, "classifier": evaluate_classes}
-    if kind in evaluators:
-        evaluators[kind](args)
-        return
-    model = load(args.model)
-    dataset = open_data(args.data, args.split, transform=Whole())
-    dataset.source = evenly(dataset.source, args.limit)
-    rows = evaluate(model, dataset, quiet=args.json)
-    summary: dict[str, Any] = {"model": args.model, "name": str(model.config), "data": args.data, "split": args.split}
-    summary["images"] = len(rows)
-    for metric in METRICS:
-        values = [row[metric] for row in rows if row[metric] is not None]
-        summary[metric] = round(sum(values) / len(values), 4) if values else None
+
+    from finola.cli.evaluate_detection import evaluate_objects
+    from finola.model_zoo import load, load_classifier
+
+    if kind in ("detector", "segmenter"):
+        evaluate_objects(args)
+    elif kind == "classifier":
+        _evaluate_classifier(args, load_classifier(args.model).to(device_of(args)))
+    else:
+        _evaluate_autoencoder(args, load(args.model).to(device_of(args)))
+
+
+def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
+    from finola.data import Whole
+    from finola.evaluation.reconstruction import evaluate, summarise
+    from finola.plotting.contact_sheet import save_contact_sheet
+
+    dataset = open_dataset(args, Whole())
+    rows = evaluate(model, dataset, args.batch, lambda items: progress(items, len(dataset), "evaluating"))
+    metrics = summarise(rows)
+    summary = _summary(args, {"name": str(model.config)}, rows, metrics, dataset)
+    if args.out:
+        save_contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset)
+    body = [(metric.upper().replace("_", "-"), "-" if mean is None else mean) for metric, mean in metrics.items()]
+    _report(args, summary, ["metric", "mean"], body, dataset, "images.csv, summary.json and contact-sheet.png")
+
+
+def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> None:
+    from finola.data import CentreCrop
+    from finola.evaluation.classification import accuracy, classify, shared_classes
+
+    dataset = open_dataset(args, CentreCrop(model.image_size))
+    shared = shared_classes(model, dataset)
+    total = -(-len(dataset) // args.batch)
+    rows = classify(model, dataset, args.batch, lambda items: progress(items, total, "evaluating"))
+    by_class = {name: accuracy([row for row in rows if row["class"] == name]) for name in shared}
+    found: dict[str, Any] = {"accuracy": accuracy(rows)}
+    if len(model.classes) > 5:
+        found["accuracy_5"] = accuracy(rows, 5)
+    found |= {"by_class": by_class, "unknown_classes": sorted(set(dataset.class_names) - set(shared))}
+    summary = _summary(args, {}, rows, found, dataset)
+    body = [(name, _percent(share)) for name, share in by_class.items()]
+    body.append(("all", _percent(summary["accuracy"])))
+    if "accuracy_5" in summary:
+        body.append(("all, top 5", _percent(summary["accuracy_5"])))
+    _report(args, summary, ["class", "accuracy"], body, dataset, "summary.json and images.csv")
+
+
+def _summary(
+    args: argparse.Namespace,
+    names: dict[str, str],
+    rows: list[dict[str, Any]],
+    found: dict[str, Any],
+    dataset: PhotoDataset,
+) -> dict[str, Any]:
+    """Summarise an evaluation, and write it with its rows to the folder of -o."""
+    summary: dict[str, Any] = {"model": args.model, **names, "data": args.data, "split": args.split}
+    summary |= {"images": len(rows), **found}
     summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
     if args.out:
         write_metrics(Path(args.out), summary, rows)
-        _contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset)
+    return summary
+
+
+def _report(
+    args: argparse.Namespace,
+    summary: dict[str, Any],
+    columns: list[str],
+    body: list[tuple[str, Any]],
+    dataset: PhotoDataset,
+    files: str,
+) -> None:
     if args.json:
         print_json(summary)
         return
-    body = [
-        (metric.upper().replace("_", "-"), "-" if summary[metric] is None else summary[metric]) for metric in METRICS
-    ]
-    print_table(f"{summary['name']} on {len(rows)} photos of {args.data or 'FINOLA_DATA'}", ["metric", "mean"], body)
+    print_table(f"{args.model} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}", columns, body)
+    if summary.get("unknown_classes"):
+        print(f"Excluded classes, unknown to the model: {', '.join(summary['unknown_classes'])}.")
     if report := dataset.report():
         print(report)
     if args.out:
-        print(f"images.csv, summary.json and contact-sheet.png written to {args.out}")
+        print(f"{files} written to {args.out}")
 
 
-def evaluate(model: Autoencoder, dataset: Any, quiet: bool = False) -> list[dict[str, Any]]:
-    """Return one row per readable photo: index, name and metrics (None if the photo is too small)."""
-    import torch
-
-    from finola.cli.output import progress
-    from finola.metrics import quality_metrics
-
-    rows = []
-    for index in progress(range(len(dataset)), len(dataset), "evaluating", quiet=quiet):
-        item = dataset[(0, index)]
-        if item.replaced:
-            continue
-        original = _floats(item.images)
-        with torch.inference_mode():
-            rebuilt = model(original)
-        found = quality_metrics(rebuilt, original)[0]
-        digits = {"psnr": 4, "ssim": 5, "ms_ssim": 5}
-        rounded = {key: None if value is None else round(value, digits[key]) for key, value in found.items()}
-        rows.append({"index": index, "name": dataset.name(index)} | rounded)
-    if not rows:
-        raise InputError(f"{dataset.source.where} has no readable photo.")
-    return rows
-
-
-def _floats(images: Tensor) -> Tensor:
-    return images.reshape(-1, *images.shape[-3:]).float() / 255
-
-
-def _contact_sheet(path: Path, rows: list[dict[str, Any]], model: Autoencoder, dataset: Any, columns: int = 3) -> None:
-    """Save originals and reconstructions of the photos with best, median and worst PSNR, one line each."""
-    import torch
-    from PIL import Image, ImageDraw
-
-    from finola.files import naming
-    from finola.image_io import save_photo, to_pillow
-
-    by_psnr = sorted(rows, key=lambda row: -row["psnr"])
-    middle = max(0, len(by_psnr) // 2 - columns // 2)
-    lines = {"best": by_psnr[:columns], "median": by_psnr[middle : middle + columns], "worst": by_psnr[-columns:]}
-    side, caption = 224, 18
-    sheet = Image.new("RGB", (columns * (2 * side + 12), len(lines) * (side + caption)), "white")
-    for row_number, (word, chosen) in enumerate(lines.items()):
-        for column, row in enumerate(chosen):
-            original = _floats(dataset[(0, row["index"])].images)
-            with torch.inference_mode():
-                rebuilt = model(original)
-            left, top = column * (2 * side + 12), row_number * (side + caption)
-            ImageDraw.Draw(sheet).text(
-                (left + 4, top + 2), f"{word}: {row['psnr']:.2f} dB  {row['name'][-40:]}", fill="black"
-            )
-            for number, image in enumerate((original, rebuilt)):
-                picture = to_pillow(image[0])
-                picture.thumbnail((side, side))
-                sheet.paste(picture, (left + number * (side + 2), top + caption))
-    pixels = torch.frombuffer(bytearray(sheet.tobytes()), dtype=torch.uint8).reshape(sheet.height, sheet.width, 3)
-    with naming(path):
-        save_photo(pixels.permute(2, 0, 1) / 255, path)
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"

@@ -4,49 +4,42 @@ from __future__ import annotations
 
 import argparse
 
-from finola.errors import InputError, UnknownNameError
+from finola.cli.inputs import add_leading_model, add_limit, device_of, positive, take_leading_model
+from finola.cli.output import input_files, print_json, print_table, progress
+from finola.config import HEADS
 
 HELP = "probe a frozen encoder with labelled photos: k-NN, lin, tran-1"
+PROBES = ("knn", *HEADS["classify"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "encoder", help="trained model (folder, name, hub id), or a randomly initialised encoder such as mf-w720"
-    )
-    parser.add_argument("data", nargs="?", help="labelled photos: class folders or parquet (default: FINOLA_DATA)")
-    parser.add_argument(
-        "--probes", nargs="+", default=["knn", "lin"], help="knn, lin, tran-1, tran-4 (default: knn lin)"
-    )
-    parser.add_argument("--size", type=int, default=128, help="side of the centre crop in pixels (default: 128)")
-    parser.add_argument("--neighbours", type=int, default=20, help="k of k-NN (default: 20)")
-    parser.add_argument(
-        "--epochs", type=int, help="training epochs of the heads (default: those of the recipes probe/…-w720-128)"
-    )
+    text = "trained model (folder, name, hub id), or a randomly initialised encoder such as mf-w720"
+    add_leading_model(parser, text)
+    text = "labelled photos: class folders or Parquet, or a name in FINOLA_DATA (default: FINOLA_DATA itself)"
+    parser.add_argument("data", nargs="?", metavar="DATA", help=text)
+    text = "knn, lin, tran-1, tran-4 (default: knn lin)"
+    parser.add_argument("--probes", nargs="+", choices=PROBES, default=["knn", "lin"], metavar="PROBE", help=text)
+    parser.add_argument("--size", type=positive, default=128, help="side of the centre crop in pixels (default: 128)")
+    parser.add_argument("--neighbours", type=positive, default=20, help="k of k-NN (default: 20)")
+    text = "training epochs of the heads (default: those of the recipes probe/…-w720-128)"
+    parser.add_argument("--epochs", type=positive, help=text)
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    parser.add_argument("--limit", type=int, help="maximum number of photos per split")
+    add_limit(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    from functools import partial
+    take_leading_model(args)
+    input_files(data=[args.data])  # raises if there is no such data
 
     import torch
 
-    from finola.cli.output import print_json, print_table, progress
-    from finola.config import nearest
-    from finola.evaluation.probing import PROBES, accuracy, extract, head_recipe, knn, train_head
+    from finola.evaluation.probing import accuracy, extract, head_recipe, knn, train_head
     from finola.model_zoo import load_encoder
 
-    for probe in args.probes:
-        if probe not in PROBES:
-            raise UnknownNameError(f"Unknown probe {probe!r}: {nearest(probe, PROBES)}")
-    for name, number in (("--neighbours", args.neighbours), ("--epochs", args.epochs)):
-        if number is not None and number < 1:
-            raise InputError(f"{name} is {number}, but must be at least 1.")
-    bar = partial(progress, quiet=args.json)
     torch.manual_seed(args.seed)  # for randomly initialised encoders
-    encoder = load_encoder(args.encoder, (args.size, args.size))
-    reading = {"size": args.size, "limit": args.limit, "progress": bar}
+    encoder = load_encoder(args.model, (args.size, args.size)).to(device_of(args))
+    reading = {"size": args.size, "limit": args.limit, "progress": progress}
     train = extract(encoder, args.data, "train", mirrored=True, **reading)
     val = extract(encoder, args.data, "val", like="train", **reading)
     found = {}
@@ -55,12 +48,11 @@ def run(args: argparse.Namespace) -> None:
             found[probe] = knn(train, val, args.neighbours)
         else:
             recipe = head_recipe(probe, epochs=args.epochs, seed=args.seed)
-            found[probe] = accuracy(train_head(recipe, train, bar), val)
+            found[probe] = accuracy(train_head(recipe, train, progress), val)
     if args.json:
         counts = {"train": len(train.labels), "val": len(val.labels), "classes": len(train.classes)}
-        print_json({"encoder": args.encoder, "data": args.data, **counts, "accuracy": found})
+        print_json({"model": args.model, "data": args.data, **counts, "accuracy": found})
         return
     rows = [(probe, f"{100 * value:.1f} %") for probe, value in found.items()]
-    print_table(
-        f"{args.encoder}, frozen: {len(train.classes)} classes, {len(val.labels)} photos", ["probe", "accuracy"], rows
-    )
+    title = f"{args.model}, frozen: {len(train.classes)} classes, {len(val.labels)} photos"
+    print_table(title, ["probe", "accuracy"], rows)

@@ -1,32 +1,47 @@
-"""finola waves: wave speeds of a model by quadrant, and residuals of its wave equations on photos."""
+"""finola waves and finola spectrum: wave speeds and residuals of a model; the plane waves that photos consist of."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finola.cli.output import add_force
+from finola.cli.inputs import (
+    MODEL,
+    PHOTOS,
+    Photo,
+    add_data,
+    add_leading_model,
+    add_limit,
+    find_photos,
+    load_model,
+    open_dataset,
+    positive,
+    take_leading_model,
+)
+from finola.cli.output import add_force, input_files, print_json, print_table, progress
+from finola.cli.verbs import Verb
 from finola.errors import InputError
+from finola.files import output_path, output_paths, plot_path, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from finola.data import PhotoDataset
     from finola.wave.analysis import Quadrant, Waves
     from finola.wave.residuals import Measurement
 
-HELP = "print the wave speeds of a model, and measure the residuals of its wave equations on photos"
 NAMES = ("right-down", "left-down", "right-up", "left-up")
+BATCH = 50  # photos of `spectrum` in memory
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="model folder, bundled name, hub id or waves… name")
-    parser.add_argument(
-        "--images", default="skimage:astronaut", help="a photo, a folder, or skimage:NAME (default: %(default)s)"
-    )
-    parser.add_argument("--limit", type=int, default=16, help="maximum number of photos (default: %(default)s)")
+def _add_waves(parser: argparse.ArgumentParser) -> None:
+    add_leading_model(parser, f"{MODEL}, or a waves… name")
+    text = f"{PHOTOS} (default: %(default)s)"
+    parser.add_argument("--images", default="skimage:astronaut", metavar="PHOTOS", help=text)
+    add_limit(parser, default=16)
     parser.add_argument(
         "--plot", metavar="FILE", help="plot of speeds, waves and residuals to write (.png, .pdf, .svg or .jpg)"
     )
@@ -35,34 +50,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> None:
-    from finola.cli.output import input_files, print_json, progress
-    from finola.files import output_path
-    from finola.image_io import find_photos, read_photo
-    from finola.model_zoo import load
-    from finola.plotting.style import check_path
+def waves(args: argparse.Namespace) -> int:
+    """Print the wave speeds of a model, and the residuals of its wave equations on photos."""
+    take_leading_model(args)
+    every = find_photos([args.images])
+    photos = find_photos([args.images], args.limit)
+    if args.plot:
+        plot_path(args.plot)
+        output_path(args.plot, input_files([photo.name for photo in every], models=[args.model]), args.force)
+
+    from finola.cli.loop import Loop
     from finola.plotting.waves import plot_waves
     from finola.wave.analysis import waves
 
-    if args.limit < 1:
-        raise InputError(f"--limit is {args.limit}, but must be at least 1.")
-    if args.plot:
-        check_path(args.plot)
-        output_path(args.plot, input_files([args.images], models=[args.model]), args.force)
-    skimage = args.images.startswith("skimage:")
-    photos: list[str | Path] = [args.images] if skimage else list(find_photos(args.images))
-    if not photos:
-        raise InputError(f"{args.images} contains no photos.")
-    selected = photos[: args.limit]
-    found = waves(load(args.model))
-
+    found = waves(load_model(args))
+    loop = Loop(args, "measuring")
     first: list[Tensor] = []
+    names: list[str] = []
 
     def read() -> Iterator[Tensor]:
-        for photo in progress(selected, len(selected), "measuring", quiet=args.json or len(selected) == 1):
-            image = read_photo(photo)
+        for photo, image in loop.each(_read, [(photo,) for photo in photos]):
             if not first:
                 first.append(image)
+            names.append(photo.name)
             yield image
 
     measurement = found.residual(read())
@@ -71,24 +81,24 @@ def run(args: argparse.Namespace) -> None:
     if args.plot:
         plot_waves(found, measurement, first[0][None], args.plot, shown.name)
     if args.json:
-        result = {"model": args.model, "photos": [str(photo) for photo in selected], "of": len(photos)}
+        result = {"model": args.model, "photos": names, "of": len(every)}
         result |= measurement.to_dict() | {"quadrants": {one.name: _plain(one) for one in quadrants}}
         if args.quadrant:
             result["quadrant"] = shown.name
             result["speeds"] = [_speed(one) for one in shown.speeds.tolist()]
             result["kinds"] = shown.kinds
         print_json(result)
-        return
-    _print(
-        args,
-        measurement,
-        quadrants,
-        f"{len(selected)} of {len(photos)} photos" if len(photos) > 1 else str(selected[0]),
-    )
+        return loop.code
+    _print(args, measurement, quadrants, f"{len(names)} of {len(every)} photos" if len(every) > 1 else names[0])
     if args.quadrant:
         _print_speeds(found, shown)
     if args.plot:
         print(f"written to {args.plot}")
+    return loop.code
+
+
+def _read(photo: Photo) -> tuple[Photo, Tensor]:
+    return photo, photo.read()
 
 
 def _plain(quadrant: Quadrant) -> dict[str, Any]:
@@ -113,8 +123,6 @@ def _speed(value: complex) -> list[float] | str:
 
 
 def _print(args: argparse.Namespace, measurement: Measurement, quadrants: list[Quadrant], photos: str) -> None:
-    from finola.cli.output import print_table
-
     kinds = [kind for kind in quadrants[0].shares() if any(kind in one.kinds for one in quadrants)]
     rows = [
         [one.name, *(one.kinds.count(kind) for kind in kinds), f"{one.cond_B:.3g}", f"{one.cond_V:.3g}"]
@@ -138,8 +146,6 @@ def _print(args: argparse.Namespace, measurement: Measurement, quadrants: list[Q
 
 
 def _print_speeds(found: Waves, quadrant: Quadrant) -> None:
-    from finola.cli.output import print_table
-
     rows = []
     for channel, (speed, kind) in enumerate(zip(quadrant.speeds.tolist(), quadrant.kinds, strict=True)):
         value = f"{speed.real:.5g}{speed.imag:+.5g}i" if kind == "complex" else f"{speed.real:.5g}"
@@ -149,3 +155,58 @@ def _print_speeds(found: Waves, quadrant: Quadrant) -> None:
     if found.basis is None:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     print_table(f"speeds of {quadrant.name}", columns, rows)
+
+
+def _add_spectrum(parser: argparse.ArgumentParser) -> None:
+    add_data(parser, "train")
+    text = "image sides in pixels (default: 32 64 128 256)"
+    parser.add_argument("--sides", type=positive, nargs="+", default=[32, 64, 128, 256], help=text)
+    parser.add_argument("--waves", type=positive, default=2048, help="number of waves per side (default: %(default)s)")
+    parser.add_argument("-o", "--out", required=True, help="file to write")
+    add_force(parser)
+
+
+def spectrum(args: argparse.Namespace) -> None:
+    """Rank plane waves by their energy on photos, for the initialisation of wave models."""
+    [out] = output_paths([args.out], input_files(data=[args.data]), args.force, create=True)
+    if min(args.sides) < 2:
+        raise InputError(f"--sides contains {min(args.sides)}, but sides must be at least 2 pixels.")
+
+    from finola.wave.initialisation import measure_radius
+    from finola.wave.spectrum import measure_spectrum
+
+    spectra = []
+    for side in args.sides:
+        dataset = _at_256(args, side)
+        count = len(dataset)
+        batches = progress(_batches(dataset, side, count), -(-count // BATCH), f"side {side}: ranking")
+        found = measure_spectrum(batches, side, keep=args.waves)
+        few = min(count, 1000)
+        batches = progress(_batches(dataset, side, few), -(-few // BATCH), f"side {side}: amplitudes")
+        spectra.append(measure_radius(found, batches).to_json())
+    write_text(out, json.dumps({"photos": count, "spectra": spectra}, indent=1) + "\n")
+    print(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
+
+
+def _at_256(args: argparse.Namespace, side: int) -> PhotoDataset:
+    """Photos at 256 pixels, since models are applied to crops, not to thumbnails."""
+    from finola.data import CentreCrop
+
+    return open_dataset(args, CentreCrop(256 if 256 % side == 0 else side))
+
+
+def _batches(dataset: PhotoDataset, side: int, count: int) -> Iterator[Tensor]:
+    """Yield all tiles of `side` pixels of the first `count` photos."""
+    import torch
+
+    from finola.tiling import cut
+
+    for first in range(0, count, BATCH):
+        images = torch.stack([dataset.sample(index)[0] for index in range(first, min(first + BATCH, count))])
+        yield cut(images.float() / 255, (side, side))[0]
+
+
+VERBS = {
+    "waves": Verb("print the wave speeds of a model, and measure its wave equations on photos", _add_waves, waves),
+    "spectrum": Verb("rank plane waves by their energy on photos, to initialise wave models", _add_spectrum, spectrum),
+}

@@ -9,27 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from finola import tiling
 from finola.errors import InputError
-from finola.tiling import Size, cut, join, pad_to_multiple
+from finola.tiling import Encoded, Size
 from finola.wave.basis import WaveBasis
 from finola.wave.initialisation import wave_basis
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
     from finola.evaluation.latent.statistics import Statistics
-
-
-class Encoded(NamedTuple):
-    """q of images and how their tiles are arranged: the arguments of `decode` after the model."""
-
-    q: Tensor  # (N·rows·columns, M, C)
-    grid: Size  # (rows, columns) of tiles
-    size: Size  # (height, width) of the images
 
 
 @torch.no_grad()
@@ -43,16 +36,15 @@ def encode(model: Autoencoder, images: Tensor) -> Encoded:
     >>> torch.allclose(decode(model, *encoded), model(images).clamp(0, 1), atol=1e-5)
     True
     """
-    tiles, grid = cut(pad_to_multiple(_floats(model, images), model.config.image_size), model.config.image_size)
-    return Encoded(model.encode(tiles), grid, (images.shape[-2], images.shape[-1]))
+    return tiling.encode(model, _floats(model, images))
 
 
 @torch.no_grad()
-def decode(model: Autoencoder, q: Tensor, grid: Size | None = None, size: Size | None = None) -> Tensor:
+def decode(model: Autoencoder, q: Tensor, grid: Size = (1, 1), size: Size | None = None) -> Tensor:
     """Decode any q (N, M, C) to images in [0, 1]; with a `grid`, tiles are joined and cropped to `size`."""
-    z = model.propagate(on_sphere(model, q))
-    images = model.decode(z if grid is None else join(z, grid)).clamp(0, 1)
-    return images if size is None else images[..., : size[0], : size[1]]
+    own = model.config.image_size
+    whole = size or (grid[0] * own[0], grid[1] * own[1])
+    return tiling.decode(model, Encoded(on_sphere(model, q), grid, whole)).clamp(0, 1)
 
 
 def fade(q: Tensor, statistics: Statistics, t: float) -> Tensor:

@@ -15,7 +15,7 @@ from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.evaluation.latent.operations import encode, without_slack
 from finola.files import check_folder, digest_of_weights, write_tensors
 from finola.hub import resolve
-from finola.tiling import cut, pad_to_multiple
+from finola.tiling import cut
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -115,7 +115,7 @@ def fit(
         Incremental(size, components or min(DEFAULT_COMPONENTS, size)) if incremental else Exact(size)
     )
     for q in _encoded(model, images):
-        running.add(without_slack(model, q).flatten(1).double().cpu())
+        running.add(without_slack(model, q).flatten(1).cpu().double())
     if running.count < 2:
         raise InputError(f"Statistics need at least 2 images or tiles, got {running.count}.")
     directions, variances = running.components()
@@ -139,7 +139,7 @@ def _encoded(model: Autoencoder, images: Iterable[Tensor]) -> Iterator[Tensor]:
     for image in images:
         batch = image[None] if image.ndim == 3 else image
         height, width = (side // own * own or side for side, own in zip(batch.shape[-2:], tile, strict=True))
-        waiting.append(cut(pad_to_multiple(batch[..., :height, :width], tile), tile)[0])
+        waiting.append(cut(batch[..., :height, :width], tile)[0])
         if sum(map(len, waiting)) >= BATCH:
             yield encode(model, torch.cat(waiting)).q
             waiting.clear()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from finola.data import Batch
 from finola.encoders import build_encoder
+from finola.errors import require
 from finola.serialization import Pretrained
 from finola.training.config import MocoRecipe
 from finola.training.initial_weights import initialise_encoder
@@ -23,6 +24,7 @@ class MoCo(nn.Module, Pretrained, tags=["finola", "self-supervised"]):
 
     def __init__(self, encoder: str, image_size: int = 224, size: int = 128) -> None:
         super().__init__()
+        require("lightly")
         from lightly.models.modules import MoCoProjectionHead
 
         self.encoder = build_encoder(encoder, (image_size, image_size))

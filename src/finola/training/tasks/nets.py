@@ -18,7 +18,7 @@ from finola.data.sources import evenly
 from finola.elastic import encoder_of
 from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
 from finola.model_zoo import create
-from finola.tiling import cut, join, pad_to_multiple
+from finola.tiling import cut, join
 from finola.training.config import NetsRecipe
 from finola.training.data_module import Photos
 from finola.training.initial_weights import initialise_autoencoder
@@ -57,7 +57,7 @@ class Nets(Task):
         parts = []
         for index in range(len(dataset)):
             image = dataset.sample(index)[0][None].float() / 255
-            parts.append(codebook.coordinates(cut(pad_to_multiple(image, tile), tile)[0]))
+            parts.append(codebook.coordinates(cut(image, tile)[0]))
         print_on_rank_zero(f"Fitting {len(codebook.bases)} bases to the tiles of {len(dataset)} photos")
         fit_codebook(codebook, torch.cat(parts), len(parts[0]), steps=self.recipe.codebook.steps)
 

@@ -1,4 +1,4 @@
-"""How long a photo takes into a `.finola` file and out of it, beside the machine's matrix products."""
+"""Time of compressing a photo to a `.finola` file and decompressing it, beside matrix products."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from finola.bench.machine import gemm_rate, peak_memory, timed
 from finola.codec.codec import compress, decompress
 from finola.config import DEFAULT_CODEC
 from finola.image_io import read_photo, to_uint8
 from finola.metrics import psnr_by_strips
+from speed.machine import gemm_rate, peak_memory, timed
 
 REPEATS = 5
 SIDE = 512  # of the product that times are also given in

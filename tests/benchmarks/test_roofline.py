@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from finola.bench.machine import flops
-from finola.bench.roofline import Roofline, bandwidth, bounds
+from speed.machine import flops
+from speed.roofline import Roofline, bandwidth, bounds
 
 
 def test_flops_are_those_of_torch_s_own_counter() -> None:

@@ -6,11 +6,11 @@ import json
 
 import pytest
 import torch
+from bench import main
+from speed.machine import PeakMemory, fit_line, flops, gemm_rate, peak_memory
+from speed.training import memory_by_area
 from training.runs import TINY, tiny
 
-from finola.bench.machine import PeakMemory, fit_line, flops, gemm_rate, peak_memory
-from finola.bench.training import memory_by_area
-from finola.cli import main
 from finola.propagation import Coefficients, propagate
 
 
@@ -58,10 +58,17 @@ def test_gemm_speed_is_plausible() -> None:
 
 
 def test_command_prints_all_measurements(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "train", "smoke", *TINY, "--json"]) == 0
+    main(["train", "smoke", *TINY, "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["images_per_second"] > 0 and printed["flops_per_image"] > 0 and printed["gemm_flops_per_second"] > 0
     assert 0 <= printed["loading"]["share"] < 1 and 0 <= printed["loading"]["wait_share"] < 1
     assert printed["share_of_gemm"] > 0
-    assert main(["bench", "train", "smoke", *TINY]) == 0
+    main(["train", "smoke", *TINY])
     assert "images/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["propagation", "tile64"], ["train", "--quick"], ["codec", "tile64", "seed=1"]])
+def test_options_of_another_subject_are_rejected(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(words)
+    assert error.value.code == 2

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from speed.machine import peak_memory
+from speed.propagation import Case, measure, training_memory, walk_every_position
 
-from finola.bench.machine import peak_memory
-from finola.bench.propagation import Case, measure, training_memory, walk_every_position
 from finola.propagation import propagate
 from finola.transitions import NormLinear
 

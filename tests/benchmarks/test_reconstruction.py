@@ -1,11 +1,10 @@
-"""`finola bench reconstruct` names every station and says what it left out."""
+"""The measurement of a reconstruction reports every stage and which baselines were skipped."""
 
 from __future__ import annotations
 
 import pytest
-
-from finola.bench import reconstruction
-from finola.bench.reconstruction import bench_reconstruction
+from speed import reconstruction
+from speed.reconstruction import bench_reconstruction
 
 
 def test_every_station_has_its_time_memory_and_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How fast a recipe trains, what loading its photos costs, and how its memory grows with the map's area."""
+"""Training speed of a recipe, cost of data loading, and memory by map size."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
-from finola.bench.machine import fit_line, flops, gemm_rate, peak_memory, synchronise, timed
-from finola.bench.roofline import bounds
 from finola.config import ModelConfig
 from finola.data import Batch
 from finola.training.callbacks import seed_all
@@ -22,6 +20,8 @@ from finola.training.config import Recipe, ReconstructionRecipe
 from finola.training.optim import build_optimiser
 from finola.training.sections import LossSection
 from finola.training.tasks.base import Task, build_task, task_class
+from speed.machine import fit_line, flops, gemm_rate, peak_memory, synchronise, timed
+from speed.roofline import bounds
 
 MAPS = 4  # sizes of the map that memory is measured at
 ROUNDS = 5
@@ -29,7 +29,7 @@ COUNTS = (24, 32)  # images: enough that they, not the weights' gradients, make 
 
 
 def bench_training(recipe: Recipe, steps: int = 8) -> dict[str, Any]:
-    """Everything that `finola bench train` prints; `steps` of each kind in every round."""
+    """All measurements of training with a recipe; `steps` of each kind in every round."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     seed_all(recipe.seed)
     recipe, photos = task_class(recipe).open(recipe)

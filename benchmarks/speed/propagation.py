@@ -1,4 +1,4 @@
-"""How near propagation comes to the machine's matrix products, forward and backward, and what it is compared with."""
+"""Speed of propagation relative to matrix products, forward and backward, and relative to the sequential loop."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from finola.bench.machine import fit_line, gemm_rate, peak_memory, timed
+from finola.cli.output import progress
 from finola.propagation import Coefficients, propagate
 from finola.transitions import NormLinear
+from speed.machine import fit_line, gemm_rate, peak_memory, timed
 
 REPEATS = 5
 
@@ -53,9 +54,9 @@ CASES = (
 
 
 def bench_propagation(quick: bool = False) -> dict[str, Any]:
-    """Everything that `finola bench propagation` prints. `quick` leaves out the slow baselines."""
+    """All measurements of propagation; `quick` skips the comparison with the sequential loop."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rows = [measure(case, device) for case in CASES]
+    rows = [measure(case, device) for case in progress(CASES, len(CASES), "propagation")]
     result: dict[str, Any] = {"threads": torch.get_num_threads(), "device": device.type, "rows": rows}
     result["training_memory"] = [training_memory(case, device) for case in CASES if case.train]
     result["exponents"] = exponents(device)

@@ -1,4 +1,4 @@
-"""A whole reconstruction, stage by stage, as a share of the machine's matrix products, and relative to a baseline."""
+"""A complete reconstruction by stage, as a fraction of GEMM throughput, beside a baseline."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finola.bench.machine import flops, gemm_rate, peak_memory, timed
 from finola.hub import resolve
 from finola.model_zoo import create, load
+from speed.machine import flops, gemm_rate, peak_memory, timed
 
 REPEATS = 5
 BARS = {"share_of_gemm": 0.6, "time_over_baseline": 1.0}
@@ -24,7 +24,7 @@ def bench_reconstruction(
 ) -> dict[str, Any]:
     """Times of encode, propagate, decode and all of it, for one image of the model's size.
 
-    `compiled` adds `model.compile()`: its gain and what the first call costs. `quick` leaves the baseline out.
+    `compiled` adds `model.compile()`: its gain and the time of the first call. `quick` skips the baseline.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)

@@ -1,64 +1,63 @@
-"""finola bench: measure speed and memory on this machine."""
+"""Speed and memory on this machine, as ratios to matrix products (GEMM) measured in the same run.
+
+python benchmarks/bench.py propagation | reconstruct [MODEL] | codec [MODEL] | train [RECIPE] [key=value …]
+"""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from finola.cli.output import print_json, print_table
 from finola.config import DEFAULT_CODEC
-from finola.errors import InputError
 
-HELP = "measure speed and memory on this machine"
 SUBJECTS = {
-    "propagation": "speed of the recurrence relative to matrix products (GEMM), forward and backward",
+    "propagation": "speed of the recurrence relative to GEMM, forward and backward",
     "reconstruct": "a reconstruction, stage by stage",
     "codec": "compression to a .finola file and decompression",
     "train": "images/s, FLOPs, data loading, and memory by map size",
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("subject", choices=list(SUBJECTS), help="; ".join(f"{k}: {v}" for k, v in SUBJECTS.items()))
     parser.add_argument("what", nargs="?", metavar="RECIPE|MODEL", help="recipe to train (default: smoke), or model")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="settings of the recipe to override, such as data.batch_size=32",
-    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings of the recipe to override")
     parser.add_argument("--quick", action="store_true", help="skip slow baselines")
     parser.add_argument(
         "--compile", action="store_true", help="reconstruct: also measure model.compile() and its warm-up"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def run(args: argparse.Namespace) -> None:
-    from finola.cli.output import print_json
-
-    if args.subject != "train" and args.overrides:
-        raise InputError(f"{args.overrides[0]!r} overrides a recipe, but bench {args.subject} has none. Remove it.")
+    args = parser.parse_args(arguments)
     for option, given, subjects in (
         ("a recipe or model", args.what, ("train", "reconstruct", "codec")),
+        ("settings", args.overrides, ("train",)),
         ("--quick", args.quick, ("propagation", "reconstruct", "codec")),
         ("--compile", args.compile, ("reconstruct",)),
     ):
         if given and args.subject not in subjects:
-            raise InputError(f"bench {args.subject} does not support {option}. Remove it.")
+            parser.error(f"{args.subject} does not support {option}")
+    return args
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse(arguments)
     if args.subject == "propagation":
-        from finola.bench.propagation import bench_propagation
+        from speed.propagation import bench_propagation
 
         result = bench_propagation(quick=args.quick)
     elif args.subject == "reconstruct":
-        from finola.bench.reconstruction import bench_reconstruction
+        from speed.reconstruction import bench_reconstruction
 
         result = bench_reconstruction(args.what or "mf-w2880/3072x1@64", quick=args.quick, compiled=args.compile)
     elif args.subject == "codec":
-        from finola.bench.codec import bench_codec
+        from speed.codec import bench_codec
 
         result = bench_codec(args.what or DEFAULT_CODEC, quick=args.quick)
     else:
-        from finola.bench.training import bench_training
+        from speed.training import bench_training
+
         from finola.training.loading import load_recipe
 
         result = bench_training(load_recipe(args.what or "smoke", args.overrides))
@@ -70,8 +69,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _show_propagation(result: dict[str, Any]) -> None:
-    from finola.cli.output import print_table
-
     rows = [
         (r["case"], f"{1e3 * r['seconds']:.1f} ms", f"{r['gemm_gflops']:.0f}", f"{r['share_of_gemm']:.2f}", r["bar"])
         for r in result["rows"]
@@ -91,8 +88,6 @@ def _show_propagation(result: dict[str, Any]) -> None:
 
 
 def _show_reconstruction(result: dict[str, Any]) -> None:
-    from finola.cli.output import print_table
-
     stages = dict(result["stations"])
     gemm_speed = stages.pop("GEMM")["gflop_per_second"]
     rows = [
@@ -116,8 +111,6 @@ def _show_reconstruction(result: dict[str, Any]) -> None:
 
 
 def _show_codec(result: dict[str, Any]) -> None:
-    from finola.cli.output import print_table
-
     rows = [
         (name, f"{1e3 * r['seconds']:.0f} ms", f"{r['peak_bytes'] / 2**20:.0f} MiB", f"{r['gemm_products']:.0f}")
         for name, r in result["stations"].items()
@@ -135,8 +128,6 @@ def _show_codec(result: dict[str, Any]) -> None:
 
 
 def _show_training(result: dict[str, Any]) -> None:
-    from finola.cli.output import print_table
-
     loading, memory, bounds = result["loading"], result["memory"], result["bounds"]
     rows = [
         ("images/s", f"{result['images_per_second']:.1f}"),
@@ -165,3 +156,7 @@ def _show_training(result: dict[str, Any]) -> None:
 def _memory_row(row: dict[str, int]) -> tuple[str, str]:
     sizes = " ".join(f"{row[what] / 2**20:.2f} MiB" for what in ("step", "propagation"))
     return f"memory per image, map {row['map']}x{row['map']}: step, propagation", sizes
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""What a machine can do, and what a computation asks of it: GEMM rate, FLOPs, peak memory of tensors."""
+"""GEMM throughput of the machine; FLOPs and peak tensor memory of a computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bounds a computation: every operation takes as long as its arithmetic or its memory traffic, the longer."""
+"""Roofline model: each operation takes as long as its arithmetic or its memory traffic, whichever is longer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from finola.bench.machine import convolution_backward_flops, timed
+from speed.machine import convolution_backward_flops, timed
 
 FREE = ("view", "expand", "permute", "transpose", "slice", "select", "detach", "alias", "unsqueeze", "squeeze", "t")
 """Operations that move no bytes."""

@@ -1,4 +1,4 @@
-"""Process a list of tasks in this process or in several worker processes."""
+"""The loop of all commands over photos: damaged ones are reported, the others are processed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from finola.cli.inputs import Photo
 from finola.cli.output import describe_error, is_bad_input, print_error, progress
 from finola.errors import FinolaError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Failure(NamedTuple):
@@ -21,18 +25,54 @@ class Failure(NamedTuple):
     message: str
 
 
-def work_through(
-    work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], args: argparse.Namespace, what: str
-) -> tuple[list[Any], int]:
-    """Call `work(*task)` for every task and return the results and the exit code.
+class Loop:
+    """Photos of a command, one after the other or in batches. `code` is the exit code: 2 if any of them failed."""
 
-    Tasks that fail because of invalid input are reported on standard error; the others are still processed.
-    """
-    results = list(progress(_each(work, tasks, args.workers), len(tasks), what, quiet=args.json))
-    failures = [result for result in results if isinstance(result, Failure)]
-    for failure in failures:
-        print_error(args.verb, failure.message)
-    return [result for result in results if not isinstance(result, Failure)], 2 if failures else 0
+    def __init__(self, args: argparse.Namespace, what: str) -> None:
+        self.verb, self.what, self.code = args.verb, what, 0
+
+    def each(self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int = 1) -> Iterator[Any]:
+        """Yield `work(*task)` of every task in order, in this process or in several."""
+        for result in progress(_each(work, tasks, workers), len(tasks), self.what):
+            if not self._failed(result):
+                yield result
+
+    def batches(
+        self,
+        photos: Sequence[Photo],
+        read: Callable[[Photo], Tensor],
+        run: Callable[[Tensor], Sequence[Any]],
+        batch: int,
+    ) -> Iterator[tuple[Photo, Tensor, Any]]:
+        """Yield every photo with its pixels (3, H, W) and its item of `run(images)`.
+
+        `run` is called with successive images of equal size, at most `batch` of them.
+        """
+        import torch
+
+        from finola.tiling import equal_sized
+
+        def images() -> Iterator[tuple[Photo, Tensor]]:
+            for photo, image in zip(photos, (_attempt(read, photo) for photo in photos), strict=True):
+                if not self._failed(image):
+                    yield photo, image
+
+        for group in equal_sized(progress(images(), len(photos), self.what), batch):
+            results = _attempt(run, torch.stack([image for _, image in group]))
+            if isinstance(results, Failure) and len(group) > 1:  # find out which photos are at fault
+                results = [_attempt(run, image[None]) for _, image in group]
+                results = [one if isinstance(one, Failure) else one[0] for one in results]
+            for number, (photo, image) in enumerate(group):
+                result = results if isinstance(results, Failure) else results[number]
+                if not self._failed(result):
+                    yield photo, image, result
+
+    def _failed(self, result: Any) -> bool:
+        if isinstance(result, Failure):
+            print_error(self.verb, result.message)
+            self.code = 2
+            return True
+        return False
 
 
 def _attempt(work: Callable[..., Any], *task: Any) -> Any:

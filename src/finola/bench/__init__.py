@@ -1,1 +1,0 @@
-"""Measurements that anyone can repeat: speed and memory as ratios to what the same machine does in the same run."""

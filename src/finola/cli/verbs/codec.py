@@ -1,0 +1,253 @@
+"""finola compress, decompress and calibrate: photos to `.finola` files and back, and the codec of a model.
+
+The codec runs on the CPU, where its files do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from finola.cli.inputs import (
+    Photo,
+    add_data,
+    add_leading_model,
+    add_limit,
+    add_photos,
+    find_files,
+    find_photos,
+    integer,
+    open_dataset,
+    positive,
+    positive_number,
+    take_leading_model,
+)
+from finola.cli.output import add_force, input_files, print_error, print_json, print_table, progress
+from finola.cli.verbs import Verb
+from finola.config import DEFAULT_CODEC, show_size
+from finola.errors import InputError
+from finola.files import output_path, output_paths
+from finola.hub import bundled_models, local_folder
+from finola.locations import SKIMAGE, WRITE
+
+STRIP_PIXELS = 2**22  # size of the strips for computing PSNR, which limits memory
+
+
+def _add_compress(parser: argparse.ArgumentParser) -> None:
+    add_photos(parser)
+    parser.add_argument("-o", "--out", help="output file for one photo, else a folder (default: next to each photo)")
+    rate = parser.add_mutually_exclusive_group()
+    rate.add_argument("--quality", type=integer(1, 100), metavar="1-100", help="quality (default: 50)")
+    rate.add_argument("--bpp", type=positive_number, metavar="X", help="maximum bits per pixel")
+    parser.add_argument("--latents", type=positive, metavar="K", help="maximum number of latents per tile")
+    text = "bundled codec, or folder of a calibrated model (default: %(default)s)"
+    parser.add_argument("-m", "--model", default=DEFAULT_CODEC, help=text)
+    parser.add_argument(
+        "--mode", choices=["coded", "paper"], default="coded", help="paper: four bits per latent without entropy coding"
+    )
+    text = "rate-distortion optimisation with the decoder (default: 0, off)"
+    parser.add_argument("--effort", type=integer(0, 9), default=0, metavar="0-9", help=text)
+    parser.add_argument("--exif", action="store_true", help="keep the EXIF metadata")
+    parser.add_argument("--workers", type=positive, default=1, help="number of processes (default: %(default)s)")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def compress(args: argparse.Namespace) -> int:
+    """Compress photos to `.finola` files and print size and PSNR."""
+    pairs = targets(find_photos(args.photos, args.limit), args.out, ".finola", (".finola",))
+    options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "mode", "effort")}
+    if args.mode == "paper":
+        from finola.codec.codec import check_options
+
+        check_options(**options)
+    inputs = input_files([photo.name for photo, _ in pairs])
+    written = output_paths([target for _, target in pairs], inputs, args.force, create=True)
+
+    from finola.cli.loop import Loop
+    from finola.codec.calibration import load_codec
+
+    load_codec(args.model)  # raise for an unknown model before any photo is read
+    options |= {"model": args.model, "keep_exif": args.exif}
+    loop = Loop(args, "compressing")
+    tasks = [(photo, str(target), options) for (photo, _), target in zip(pairs, written, strict=True)]
+    rows = list(loop.each(compress_one, tasks, args.workers))
+    for row in rows:
+        if not row.get("bpp_reached", True):
+            text = f"{row['file']} has {row['bpp']:.4g} bits per pixel, the minimum of this model"
+            print_error(args.verb, f"{text}; --bpp {args.bpp:g} cannot be reached.")
+    if args.json:
+        print_json(rows)
+    elif rows:
+        body = [(Path(row["file"]).name, *_cells(row)) for row in rows]
+        if len(rows) > 1:
+            keys = ("bytes", "bpp", "psnr", "seconds")
+            body.append(("mean", *_cells({key: sum(row[key] for row in rows) / len(rows) for key in keys})))
+        print_table(f"compressed with {args.model}", ["file", "bytes", "bpp", "PSNR, dB", "seconds"], body)
+    return loop.code
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return f"{row['bytes']:,.0f}", f"{row['bpp']:.3f}", f"{row['psnr']:.2f}", f"{row['seconds']:.2f}"
+
+
+def targets(
+    photos: Sequence[Photo], out: str | None, suffix: str, suffixes: Collection[str]
+) -> list[tuple[Photo, Path]]:
+    """Return pairs of a source and its output file.
+
+    `out` is a file for a single source, with one of `suffixes`, or else a folder, in which names end with `suffix`.
+    It is treated as a folder if it is one, ends with a slash or has no suffix.
+    """
+    if out is None:
+        return [(photo, _default_target(photo, suffix)) for photo in photos]
+    place = Path(out).expanduser()
+    if not (place.is_dir() or out.endswith(("/", os.sep)) or place.suffix == ""):
+        if len(photos) > 1:
+            raise InputError(f"-o {out} is one file, but there are {len(photos)} inputs. Give a folder.")
+        if place.suffix.lower() not in suffixes:
+            raise InputError(f"-o {out} must end with {' or '.join(suffixes)}, or be a folder.")
+        return [(photos[0], place)]
+    return [(photo, place / f"{photo.stem}{suffix}") for photo in photos]
+
+
+def _default_target(photo: Photo, suffix: str) -> Path:
+    """Path next to a file, or in the working directory for photos of scikit-image and of data sets.
+
+    If photo.png exists, photo.finola is decompressed to photo.finola.png, since photo.png may be the original.
+    """
+    if photo.data is not None or photo.name.startswith(SKIMAGE):
+        return Path(photo.stem + suffix)
+    path = Path(photo.name).expanduser()
+    target = path.with_suffix(suffix)
+    alternative = path.with_name(path.name + suffix)
+    return alternative if suffix != ".finola" and os.path.lexists(target) else target
+
+
+def compress_one(photo: Photo, target: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Compress one photo to a file and return its size, PSNR and compression time."""
+    import time
+
+    from finola.codec.codec import compress, decompress
+    from finola.files import write_bytes
+    from finola.image_io import Regions
+    from finola.metrics import psnr_by_strips
+
+    start = time.perf_counter()
+    made = compress(photo.name if photo.data is None else photo.open(), **options)
+    seconds = time.perf_counter() - start
+    write_bytes(Path(target), made.data)
+    rebuilt = decompress(made.data, model=options["model"])
+    original = Regions(photo.open(), photo.name, srgb=True)
+    height, width = original.size
+    rows = max(1, STRIP_PIXELS // width)
+    strips = ((top, min(height, top + rows)) for top in range(0, height, rows))
+    quality = psnr_by_strips((rebuilt[:, top:end], original.read(top, end, 0, width)) for top, end in strips)
+    row = {"photo": photo.name, "file": target, "bytes": len(made.data), "bpp": round(made.bits_per_pixel, 5)}
+    if options.get("bpp") is not None:
+        row["bpp_reached"] = 8 * len(made.data) <= options["bpp"] * width * height
+    return row | {"psnr": round(min(quality, 100.0), 4), "seconds": round(seconds, 4)}
+
+
+def _add_decompress(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help=".finola files, folders of them, or patterns")
+    add_limit(parser)
+    text = "file for one input, else a folder (default: PNG next to each, photo.finola.png if photo.png exists)"
+    parser.add_argument("-o", "--out", help=text)
+    parser.add_argument("-m", "--model", help="folder of the model used for compression, if it is not bundled")
+    parser.add_argument("--workers", type=positive, default=1, help="number of processes (default: %(default)s)")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def decompress(args: argparse.Namespace) -> int:
+    """Decode `.finola` files to photos."""
+    pairs = targets(find_files(args.files, ".finola", args.limit), args.out, ".png", tuple(WRITE))
+    written = output_paths([target for _, target in pairs], [file.name for file, _ in pairs], args.force, create=True)
+
+    from finola.cli.loop import Loop
+
+    loop = Loop(args, "decompressing")
+    tasks = [(file.name, str(target), args.model) for (file, _), target in zip(pairs, written, strict=True)]
+    rows = list(loop.each(decompress_one, tasks, args.workers))
+    if args.json:
+        print_json(rows)
+    elif rows:
+        body = [(row["photo"], show_size((row["height"], row["width"])), f"{row['seconds']:.2f}") for row in rows]
+        print_table("decompressed", ["photo", "size", "seconds"], body)
+    return loop.code
+
+
+def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any]:
+    """Decode one file, write the photo, and return its size and the decoding time."""
+    import time
+
+    from finola.codec.codec import decode, write_photo
+    from finola.codec.container import read_container
+
+    start = time.perf_counter()
+    container = read_container(source)
+    image = decode(container, model)
+    seconds = time.perf_counter() - start
+    write_photo(image, container, Path(target))
+    row = {"file": source, "photo": target, "width": container.width, "height": container.height}
+    return row | {"seconds": round(seconds, 4)}
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    add_leading_model(parser, "model folder, or the name of an untrained wave model", device=False)
+    add_data(parser, "train")
+    parser.add_argument("--tiles", type=positive, default=9600, help="number of tiles (default: %(default)s)")
+    parser.add_argument("-o", "--out", help="file to write (default: codec.safetensors in the model folder)")
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def calibrate(args: argparse.Namespace) -> None:
+    """Fit the quantiser and the entropy model of a codec to photos."""
+    take_leading_model(args)
+    folder = None if args.model in bundled_models() else local_folder(args.model)
+    place = args.out or (folder and folder / "codec.safetensors")
+    if place is None:
+        raise InputError(f"{args.model} is not a folder, so the output file is unknown. Give it with -o FILE.")
+    target = output_path(place, input_files(data=[args.data], models=[args.model]), args.force)
+
+    from finola.codec.calibration import calibrate
+    from finola.model_zoo import load
+
+    model = load(args.model)
+    calibration = calibrate(model, _tiles(args, model.config.image_size))
+    calibration.save(target)
+    facts = {"model": args.model, "file": str(target), "latents": len(calibration.mean), "bytes": target.stat().st_size}
+    if args.json:
+        print_json(facts)
+    else:
+        print(f"{target}: calibration of {facts['latents']} latents, {facts['bytes']:,} bytes")
+
+
+def _tiles(args: argparse.Namespace, size: tuple[int, int]) -> Iterator[Any]:
+    """Yield random tiles of the photos in batches of up to 64, (N, 3, H, W) in [0, 1]."""
+    import torch
+
+    from finola.data import RandomCrop
+
+    dataset = open_dataset(args, RandomCrop(size), crops_per_image=2)
+    count = -(-args.tiles // 2)
+    batch: list[Any] = []
+    for number in progress(range(count), count, "reading tiles"):
+        batch.append(dataset[number // len(dataset), number % len(dataset)].images)
+        if len(batch) == 32:
+            yield torch.cat(batch).float() / 255
+            batch = []
+    if batch:
+        yield torch.cat(batch).float() / 255
+
+
+VERBS = {
+    "compress": Verb("compress photos to .finola files", _add_compress, compress),
+    "decompress": Verb("decompress .finola files to photos", _add_decompress, decompress),
+    "calibrate": Verb("fit the quantiser and the entropy model of a codec", _add_calibrate, calibrate),
+}

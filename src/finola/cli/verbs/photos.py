@@ -1,0 +1,153 @@
+"""finola reconstruct and finola classify: encode photos, and decode them or predict their classes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from finola.cli.inputs import Photo, add_batch, add_model, add_photos, device_of, find_photos, load_model, positive
+from finola.cli.output import add_force, input_files, output_folder, print_json, print_table
+from finola.cli.verbs import Verb
+from finola.config import DEFAULT_CLASSIFIER, DEFAULT_MODEL, show_size
+from finola.files import output_paths
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
+    add_photos(parser)
+    parser.add_argument("-o", "--out", default="reconstructed", help="folder to write to (default: %(default)s)")
+    add_model(parser, DEFAULT_MODEL)
+    add_batch(parser)
+    parser.add_argument(
+        "--side-by-side", action="store_true", help="also save original and reconstruction in one image"
+    )
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def reconstruct(args: argparse.Namespace) -> int:
+    """Reconstruct photos of any size, write them as PNG, and print PSNR and SSIM."""
+    photos = list(dict.fromkeys(find_photos(args.photos, args.limit)))
+    out = output_folder(args.out)
+    kinds = ("", "-beside-original") if args.side_by_side else ("",)
+    files = {photo: [out / f"{name}{kind}.png" for kind in kinds] for photo, name in unique_names(photos).items()}
+    inputs = input_files([photo.name for photo in photos], models=[args.model])
+    output_paths([path for paths in files.values() for path in paths], inputs, args.force, create=True)
+    model = load_model(args)
+
+    import torch
+
+    from finola.cli.loop import Loop
+    from finola.image_io import save_photo, side_by_side
+    from finola.metrics import psnr, ssim
+    from finola.tiling import grid_of
+
+    config, device = model.config, device_of(args)
+
+    @torch.inference_mode()
+    def run(images: Tensor) -> list[Tensor]:
+        return list(model(images.to(device)).clamp(0, 1).cpu())
+
+    rows: list[dict[str, Any]] = []
+    loop = Loop(args, "reconstructing")
+    for photo, original, rebuilt in loop.batches(photos, Photo.read, run, args.batch):
+        written = files[photo]
+        images = [rebuilt, side_by_side([original, rebuilt])] if args.side_by_side else [rebuilt]
+        for path, image in zip(written, images, strict=True):
+            save_photo(image, path)
+        height, width = original.shape[-2:]
+        tiles = grid_of((height, width), config.image_size)
+        found = ssim(rebuilt[None], original[None]) if min(height, width) >= 11 else None
+        rows.append(
+            {
+                "photo": photo.name,
+                "written": str(written[0]),
+                "width": width,
+                "height": height,
+                "latents": tiles[0] * tiles[1] * config.channels * config.paths,
+                "psnr": round(float(psnr(rebuilt[None], original[None])), 3),
+                "ssim": None if found is None else round(float(found), 4),
+            }
+        )
+    if args.json:
+        print_json({"model": args.model, "name": str(config), "photos": rows})
+    elif rows:
+        body = [
+            (r["photo"], show_size((r["height"], r["width"])), f"{r['latents']:,}", f"{r['psnr']:.2f} dB", r["ssim"])
+            for r in rows
+        ]
+        print_table(f"reconstructed with {args.model}", ["photo", "size", "latents", "PSNR", "SSIM"], body)
+        print(f"written to {out}")
+    return loop.code
+
+
+def unique_names(photos: Sequence[Photo]) -> dict[Photo, str]:
+    """Names of photos without suffix, numbered if several are equal.
+
+    Names are compared case-insensitively, as on some file systems.
+
+    >>> list(unique_names([Photo("a/photo.png"), Photo("b/Photo.jpg"), Photo("skimage:cat")]).values())
+    ['photo', 'Photo-2', 'cat']
+    """
+    names: dict[Photo, str] = {}
+    taken: set[str] = set()
+    for photo in photos:
+        name, number = photo.stem, 2
+        while name.casefold() in taken:
+            name, number = f"{photo.stem}-{number}", number + 1
+        taken.add(name.casefold())
+        names[photo] = name
+    return names
+
+
+def _add_classify(parser: argparse.ArgumentParser) -> None:
+    add_photos(parser)
+    add_model(parser, DEFAULT_CLASSIFIER, "a classifier's folder, name or hub id")
+    add_batch(parser, 32)
+    parser.add_argument("--top", type=positive, default=5, help="number of classes to print (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def classify(args: argparse.Namespace) -> int:
+    """Print the most probable classes of photos."""
+    from finola.model_zoo import load_classifier
+
+    photos = find_photos(args.photos, args.limit)
+    model = load_classifier(args.model)
+    device = device_of(args)
+    model.to(device)
+
+    import torch
+
+    from finola.cli.loop import Loop
+
+    @torch.inference_mode()
+    def run(images: Tensor) -> list[Tensor]:
+        return list(model(images.to(device)).softmax(1).cpu())
+
+    loop = Loop(args, "classifying")
+    size = model.image_size
+    found = []
+    for photo, _, probabilities in loop.batches(photos, lambda photo: photo.read_cropped(size), run, args.batch):
+        best = probabilities.topk(min(args.top, len(model.classes)))
+        classes = [model.classes[index] for index in best.indices.tolist()]
+        found.append((photo.name, list(zip(classes, best.values.tolist(), strict=True))))
+    if args.json:
+        rows = [
+            {"image": name, "classes": [{"class": word, "probability": p} for word, p in classes]}
+            for name, classes in found
+        ]
+        print_json(rows)
+    else:
+        for name, classes in found:
+            print_table(name, ["class", "probability"], [(word, f"{100 * p:.1f} %") for word, p in classes])
+    return loop.code
+
+
+VERBS = {
+    "reconstruct": Verb("reconstruct photos of any size from their latent vectors", _add_reconstruct, reconstruct),
+    "classify": Verb("predict the classes of photos with a trained classifier", _add_classify, classify),
+}
