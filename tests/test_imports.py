@@ -14,8 +14,8 @@ import finola
 ROOT = Path(finola.__file__).parent
 LAYERS = (
     {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
-    | {"image_io", "checks", "paper", "pooling", "folding", "serialization", "hub"},
-    {"encoders", "decoders", "wave", "autoencoder", "masked", "heads", "model_zoo", "weights"},
+    | {"image_io", "checks", "paper", "pixel_net", "pooling", "folding", "serialization", "hub"},
+    {"encoders", "decoders", "wave", "autoencoder", "elastic", "masked", "heads", "model_zoo", "weights"},
     {"codec", "data"},
     {"training", "evaluation", "baselines", "compare", "recipes"},
     {"plotting"},

@@ -60,7 +60,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         if config.is_waves or init == "waves":
             initialise_waves(self)
         if config.is_exact:  # the matrices are not stored: they follow from the waves
-            self.register_load_state_dict_post_hook(_set_waves)
+            self.register_load_state_dict_post_hook(_set_waves)  # type: ignore[no-untyped-call]
 
     def _freeze_unused(self, transition: Transition, starts: list[tuple[int, int]]) -> None:
         """Freeze parameters of unused directions, such as left and up when starting at the top-left corner."""
@@ -86,7 +86,8 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
                 f"{show_size((images.shape[-2], images.shape[-1]))}. Use model(images) for other sizes."
             )
         if latents is not None:
-            return elastic.encoder_of(self)(images, latents)
+            elastic_q: Tensor = elastic.encoder_of(self)(images, latents)
+            return elastic_q
         q: Tensor = self.pool(self.encoder(images))
         return q
 
@@ -132,8 +133,9 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         """
         self._check_images(images)
         if self.config.elastic:
-            options = {"latents": latents, "per_tile": per_tile, "effort": effort}
-            return torch.stack([elastic.reconstruct(self, image, **options) for image in images])
+            return torch.stack(
+                [elastic.reconstruct(self, i, latents=latents, per_tile=per_tile, effort=effort) for i in images]
+            )
         if (latents, per_tile, effort) != (None, None, 0):
             elastic.encoder_of(self)  # raises InputError
 

@@ -96,7 +96,7 @@ def decode(model: Autoencoder, latents: Latents, size: Size) -> Tensor:
     image = torch.empty(3, *size)
 
     def part(indices: Tensor) -> Tensor:
-        return codebook.decode(latents.values[indices], latents.index[indices])
+        return codebook.decode(latents.values[indices], latents.bases[indices])
 
     for rows, columns, pixels in decode_blocks_of(model, part, size):
         image[:, rows, columns] = pixels
@@ -131,7 +131,7 @@ def _decode_block(model: Autoencoder, p: Tensor, block: Block) -> Tensor:
     tile = model.config.image_size
     tiles = encoder_of(model).codebook.tiles(p, tile)
     linear = join(tiles, (len(block.near_rows), len(block.near_columns)))
-    decoded: Tensor = model.decoder.refinement(linear)  # type: ignore[operator, union-attr]
+    decoded: Tensor = model.decoder.refinement(linear)  # type: ignore[operator]
     return _own(decoded, block, tile)[0]
 
 
@@ -147,9 +147,9 @@ def refine(model: Autoencoder, image: Tensor, latents: Latents, steps: int) -> L
         return image[:, top:bottom, left:right]
 
     def evaluate(values: Tensor) -> tuple[float, Tensor]:
-        p = codebook.decode(values, latents.index)
+        p = codebook.decode(values, latents.bases)
         error, gradient = error_and_gradient(model, read, (image.shape[1], image.shape[2]), p)
-        return error, torch.where(mask, codebook.components(gradient, latents.index), 0.0)
+        return error, torch.where(mask, codebook.components(gradient, latents.bases), 0.0)
 
     best, stride = latents.values, STRIDE
     error, gradient = evaluate(best)

@@ -13,8 +13,8 @@ class PixelNet(nn.Module):
     """Add a learned correction to images (N, 3, H, W), sides multiples of 4. The images are unchanged before training.
 
     Convolutions run on 4×4 blocks of pixels with 48 channels, which is efficient on CPUs and gives a receptive field of
-    several tiles. `tile` is the size of the tiles that the images consist of: a learned embedding of the position within a
-    tile lets the network treat tile borders differently. Images must then start at a tile border.
+    several tiles. `tile` is the size of the tiles that the images consist of: a learned embedding of the position
+    within a tile lets the network treat tile borders differently. Images must then start at a tile border.
 
     >>> net = PixelNet(16, blocks=1, tile=(32, 32))
     >>> images = torch.rand(1, 3, 64, 96)

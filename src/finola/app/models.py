@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from finola.autoencoder import Autoencoder
-    from finola.codec.calibration import CodecModel
+    from finola.codec.calibration import CodecModel, ElasticCodec
     from finola.evaluation.latent import Statistics
 
 WHOLE = "waves/1024x1@16"  # one vector for a 256×256 photo, untrained
@@ -35,7 +35,7 @@ class Opened:
 
     name: str
     model: Autoencoder
-    codec: CodecModel | None
+    codec: CodecModel | ElasticCodec | None
 
 
 def names() -> list[str]:

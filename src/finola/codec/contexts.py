@@ -1,7 +1,7 @@
 """Entropy model of elastic models: every integer of a tile is coded with a table chosen by integers decoded before it.
 
-A tile has a length class, the integers of its three mean colours, and, if its length is not zero, the index of its basis
-and as many integers as its length says. All contexts are integers, so the tables are the same on every machine.
+A tile has a length class, the integers of its three mean colours, and, if its length is not zero, the index of its
+basis and as many integers as its length says. All contexts are integers, so the tables are the same on every machine.
 """
 
 from __future__ import annotations

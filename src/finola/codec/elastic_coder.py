@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
@@ -194,5 +195,5 @@ def _checked(tensors: dict[str, Tensor], model: Autoencoder) -> ContextModel:
     return ContextModel(sizes, expected.numpy(), tables["length"], means, tables["index"], tables["value"])
 
 
-def _fields(tiles: Tiles) -> tuple[Integers, Integers, Integers, Integers]:
+def _fields(tiles: Tiles) -> tuple[Integers, Integers, Integers, NDArray[np.int16]]:
     return tiles.lengths, tiles.means, tiles.index, tiles.values

@@ -25,7 +25,8 @@ class ElasticEncoder(nn.Module):
         self.basis = WaveBasis(config, spectrum)
         self.codebook = Codebook(self.basis, config.elastic)
         self.prefilter = PixelNet(WIDTH, BLOCKS, config.image_size)
-        self.register_load_state_dict_post_hook(lambda encoder, _: encoder.set_basis())  # type: ignore[arg-type]
+        # The method is not annotated in torch.
+        self.register_load_state_dict_post_hook(lambda encoder, _: encoder.set_basis())  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
         self.basis.check_state(state_dict, f"{prefix}basis.")
@@ -47,7 +48,7 @@ class ElasticEncoder(nn.Module):
 
     def latents_to_q(self, latents: Latents) -> Tensor:
         """Latents of T tiles → q (T, 1, C)."""
-        return self.to_q(self.codebook.decode(latents.values, latents.index))
+        return self.to_q(self.codebook.decode(latents.values, latents.bases))
 
     def forward(self, tiles: Tensor, length: int | None = None) -> Tensor:
         """Encode tiles as separate images, each with `length` latents (default: all)."""

@@ -23,7 +23,7 @@ from finola.propagation import EPS, Coefficients, Direction, start_positions
 from finola.wave.spectrum import COLOURS, OPPONENT, SIXTEENTHS, Spectrum
 
 ELASTIC_RADIUS = 32.0
-"""Radius of the sphere of elastic models. Their coordinates have no ridge, so the amplitudes of a few tiles are large."""
+"""Radius of the sphere of elastic models, whose coordinates have no ridge: some tiles have large amplitudes."""
 
 
 class WaveBasis(nn.Module):

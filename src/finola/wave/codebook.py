@@ -1,10 +1,10 @@
 """Elastic latents: the q of each tile has a length of its own.
 
 The waves of a model span a space of tiles. With the Gram matrix ΦᵀΦ = L Lᵀ, p = L⁻¹ Φᵀ(x − ½) are orthonormal
-coordinates of the projection of a tile x onto that space, and L⁻ᵀ p are the amplitudes of its waves. A codebook holds G
-orthogonal matrices U_g, fitted to photos such that a few components of U_gᵀ p represent a tile of kind g well. A tile is
-described by an index g, a length k, and the first k components of U_gᵀ p; the others are zero. The recurrence, the slack
-coordinate and the decoder are the same for all g and k.
+coordinates of the projection of a tile x onto that space, and L⁻ᵀ p are the amplitudes of its waves. A codebook holds
+G orthogonal matrices U_g, fitted to photos such that a few components of U_gᵀ p represent a tile of kind g well. A
+tile is described by an index g, a length k, and the first k components of U_gᵀ p; the others are zero. The recurrence,
+the slack coordinate and the decoder are the same for all g and k.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RIDGE = 1e-8  # relative to the mean diagonal of the Gram matrix, for waves that
 class Latents(NamedTuple):
     """Latents of T tiles."""
 
-    index: Tensor  # (T,) int64: element g of the codebook
+    bases: Tensor  # (T,) int64: element g of the codebook
     length: Tensor  # (T,) int64: k
     values: Tensor  # (T, D): the first k components of U_gᵀ p, then zeros
 
@@ -79,11 +79,12 @@ class Codebook(nn.Module):
 
     def tiles(self, p: Tensor, size: tuple[int, int]) -> Tensor:
         """Tiles (T, 3, *size) with coordinates p (T, D): what propagation and read-out give, as one matrix product."""
-        return (p @ self.images.T + 0.5).unflatten(1, (3, *size))
+        return torch.unflatten(p @ self.images.T + 0.5, 1, (3, *size))
 
     def rotated(self, p: Tensor) -> Tensor:
         """Components of p (T, D) in every basis of the codebook: (T, G, D)."""
-        return torch.einsum("td,gdk->tgk", p, self.bases)
+        rotated: Tensor = torch.einsum("td,gdk->tgk", p, self.bases)
+        return rotated
 
     def errors(self, rotated: Tensor) -> Tensor:
         """Squared error within the span for every basis and length: (T, G, K)."""

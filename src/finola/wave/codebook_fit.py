@@ -1,8 +1,8 @@
 """Fit the codebook of an elastic model to photos: G orthonormal bases, each adapted to one kind of tile.
 
-Alternates two steps, as k-means does: every tile chooses the basis and length that minimise its error plus λ·length, with
-one λ for each photo such that its tiles share the latents of the photo; every basis becomes the KLT (the eigenvectors of the
-second moments) of the tiles that chose it.
+Alternates two steps, as k-means does: every tile chooses the basis and length that minimise its error plus λ·length,
+with one λ for each photo such that its tiles share the latents of the photo; every basis becomes the KLT (the
+eigenvectors of the second moments) of the tiles that chose it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def _eigenvectors(moments: Tensor) -> Tensor:
     """Eigenvectors in order of decreasing eigenvalue, with signs such that results do not depend on the solver."""
     vectors = torch.linalg.eigh(moments.double())[1].flip(1)
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
-    return (vectors * largest.sign()).float()
+    signed: Tensor = vectors * largest.sign()
+    return signed.float()
 
 
 def _cluster(components: Tensor, count: int) -> Tensor:
@@ -60,7 +61,7 @@ def _cluster(components: Tensor, count: int) -> Tensor:
         labels = (pattern @ centres.T).argmax(1)
         sums = torch.zeros_like(centres).index_add_(0, labels, pattern)
         centres = sums / sums.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    return (pattern @ centres.T).argmax(1)
+    return torch.argmax(pattern @ centres.T, 1)
 
 
 def _assign(codebook: Codebook, p: Tensor, tiles_per_photo: int) -> tuple[Tensor, float]:

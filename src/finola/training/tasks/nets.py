@@ -1,7 +1,7 @@
 """Networks on pixels around the exact waves of an elastic model, trained at random rates.
 
-Propagation and read-out of exact waves are linear and fixed, so a training step maps images to images: the network before
-the analysis, the projection of every tile onto its chosen components, and the network after the read-out.
+Propagation and read-out of exact waves are linear and fixed, so a training step maps images to images: the network
+before the analysis, the projection of every tile onto its chosen components, and the network after the read-out.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Nets(Task):
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         linear = self.project(images)
-        out: Tensor = self.model.decoder.refinement(linear)  # type: ignore[operator, union-attr]
+        out: Tensor = self.model.decoder.refinement(linear)  # type: ignore[operator]
         errors, linear_errors = ((x - images).square().flatten(1).mean(1) for x in (out, linear))
         return {"relative_error": (errors / (linear_errors.detach() + ERROR_FLOOR)).mean()}
 
@@ -73,8 +73,8 @@ class Nets(Task):
     def project(self, images: Tensor) -> Tensor:
         """Linear reconstructions of images whose sides are multiples of the tile, each at a random rate.
 
-        Bases, lengths and quantised values are those of the images before the filter: otherwise the filter could lower the
-        error by raising the rate. So gradients reach it through the images that are not quantised.
+        Bases, lengths and quantised values are those of the images before the filter: otherwise the filter could lower
+        the error by raising the rate. So gradients reach it through the images that are not quantised.
         """
         encoder, tile, loss = encoder_of(self.model), self.model.config.image_size, self.recipe.loss
         codebook = encoder.codebook
