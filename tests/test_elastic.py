@@ -153,7 +153,9 @@ def test_models_of_fixed_length_reject_elastic_options() -> None:
         fixed(torch.rand(1, 3, 16, 16), latents=4096)
 
 
-@pytest.mark.parametrize("name", ["waves/64x1@4:16+elastic2", "waves+nets/64x4@4:16+elastic2", "mf-w720/64x1@4+elastic2"])
+@pytest.mark.parametrize(
+    "name", ["waves/64x1@4:16+elastic2", "waves+nets/64x4@4:16+elastic2", "mf-w720/64x1@4+elastic2"]
+)
 def test_elastic_needs_exact_waves_and_one_path(name: str) -> None:
     with pytest.raises(InputError, match="elastic2"):
         finola.create(name)

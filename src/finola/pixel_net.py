@@ -7,6 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 BLOCK = 4  # pixels per side of the blocks on which the convolutions run
+# Scales of the input and the output. The mean colour of a block varies more than its details; without the scales the
+# activations are so small that GELU is linear, and training is slow.
+MEAN_SCALE, DETAIL_SCALE, OUTPUT_SCALE = 4.0, 16.0, 0.1
 
 
 class PixelNet(nn.Module):
@@ -34,8 +37,10 @@ class PixelNet(nn.Module):
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> Tensor:
-        features = F.pixel_unshuffle(images - 0.5, BLOCK).contiguous(memory_format=torch.channels_last)
-        features = self.first(features)
+        blocks = F.pixel_unshuffle(images - 0.5, BLOCK).unflatten(1, (3, BLOCK**2))
+        mean = blocks.mean(2, keepdim=True)
+        scaled = (DETAIL_SCALE * (blocks - mean) + MEAN_SCALE * mean).flatten(1, 2)
+        features = self.first(scaled.contiguous(memory_format=torch.channels_last))
         if self.position is not None:
             rows, columns = (
                 -(-length // cells) for length, cells in zip(features.shape[2:], self.position.shape[1:], strict=True)
@@ -43,7 +48,7 @@ class PixelNet(nn.Module):
             embedding = self.position.repeat(1, rows, columns)[:, : features.shape[2], : features.shape[3]]
             features = features + embedding
         correction = F.pixel_shuffle(self.last(self.blocks(features)), BLOCK)
-        return images + correction
+        return images + OUTPUT_SCALE * correction
 
     @property
     def reach(self) -> int:

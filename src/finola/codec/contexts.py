@@ -140,11 +140,7 @@ class _TileDecoder:
         if index >= model.bases:
             raise CorruptFileError(f"a tile has basis {index}; bases are 0 to {model.bases - 1}.")
         tiles.index[number] = index
-        running, tables, values = START, model.value_tables, []
-        for offset in self.offsets[kind][:size]:
-            value = get(tables[offset + min(max(running.bit_length() - 4, 0), RECENT - 1)])
-            running += ((abs(value) << 8) - running) >> 4
-            values.append(value)
+        values = self.decoder.get_adaptive(model.value_tables, self.offsets[kind][:size], START, RECENT)
         if max(values, default=0) > 32767 or min(values, default=0) < -32767:
             raise CorruptFileError("a coefficient exceeds 32767.")
         tiles.values[number, :size] = values

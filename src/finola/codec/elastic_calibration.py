@@ -41,7 +41,7 @@ def calibrate_elastic(
         counts = _Counts(coder.contexts)
         for number, (p, columns) in enumerate(every):
             step = STEPS[number % len(STEPS)]
-            counts.add(coder.quantise(p, step), columns, renew=iteration < 2)
+            counts.add(coder.quantise(coder.prepare(p, step), step), columns, renew=iteration < 2)
         coder = ElasticCoder(model, counts.contexts(renew=iteration < 2))
     return coder
 

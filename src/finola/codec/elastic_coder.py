@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
@@ -37,6 +36,15 @@ TILES = 512  # tiles that are quantised together
 
 
 @dataclass(frozen=True)
+class Candidates:
+    """Tiles to be quantised: their mean colours, and their components in a few bases each."""
+
+    means: Tensor  # (T, 3)
+    index: Tensor  # (T, n): bases
+    components: Tensor  # (T, n, D)
+
+
+@dataclass(frozen=True)
 class ElasticCoder:
     """Quantiser and entropy coder of an elastic model."""
 
@@ -58,28 +66,34 @@ class ElasticCoder:
         averaged: Floats = ((magnitudes * weights).sum(1) / weights.sum(1)).astype(np.float32)
         return averaged
 
-    def quantise(self, p: Tensor, step: int, keep: int | None = None) -> Tiles:
-        """Quantise coordinates p (T, D) with the integers, lengths and bases that minimise error + λ·bits.
+    def prepare(self, p: Tensor, step: int) -> Candidates:
+        """Preselect the bases of tiles p (T, D) that are cheapest at about this step, by an approximate rate."""
+        parts = [self._prepare(part, step_size(step)) for part in p.split(TILES)]
+        return Candidates(p[:, self._mean_coordinates], *(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def _prepare(self, p: Tensor, size: float) -> tuple[Tensor, Tensor]:
+        codebook, where = encoder_of(self.model).codebook, self._mean_coordinates
+        without_means = p.clone()
+        without_means[:, where] -= size * (p[:, where] / size).round()
+        magnitude = codebook.rotated(without_means).abs_().div_(size)  # (T, G, D)
+        levels = (magnitude + ROUNDING).floor_()
+        cost = LAMBDA * (BITS_PER_NONZERO * (levels > 0).sum(2) + 2 * levels.clamp(min=1).log2_().sum(2))
+        cost += magnitude.sub_(levels).square_().sum(2)
+        index = cost.topk(min(CANDIDATES, cost.shape[1]), largest=False).indices
+        return index, torch.stack([codebook.components(p, g) for g in index.T], 1)
+
+    def quantise(self, tiles: Candidates, step: int, keep: int | None = None) -> Tiles:
+        """Quantise tiles with the integers, lengths and bases that minimise error + λ·bits.
 
         `keep` is the largest number of values per tile.
         """
-        parts = [self._quantise(part, step, keep) for part in p.split(TILES)]
-        return Tiles(*(np.concatenate(arrays) for arrays in zip(*(_fields(part) for part in parts), strict=True)))
-
-    def _quantise(self, p: Tensor, step: int, keep: int | None) -> Tiles:
-        codebook, size = encoder_of(self.model).codebook, step_size(step)
-        scaled = p / size
-        where = self._mean_coordinates
-        means = scaled[:, where].round()
-        scaled[:, where] -= means
-        rotated = codebook.rotated(scaled)  # (T, G, D)
-        levels = (rotated.abs() + ROUNDING).floor()
-        proxy = (rotated.abs() - levels).square().sum(2)
-        proxy += LAMBDA * (BITS_PER_NONZERO * (levels > 0).sum(2) + 2 * levels.clamp_min(1).log2().sum(2))
+        size = step_size(step)
+        means = (tiles.means / size).round()
+        rows = encoder_of(self.model).codebook.bases[:, self._mean_coordinates]  # (G, 3, D)
         best: tuple[Floats, Integers, Integers, Floats] | None = None
-        for index in proxy.topk(min(CANDIDATES, proxy.shape[1]), largest=False).indices.T:
-            x = rotated[torch.arange(len(p)), index].numpy()
-            cost, lengths, values = self._lengths(x, keep)
+        for index, components in zip(tiles.index.T, tiles.components.unbind(1), strict=True):
+            x = components / size - torch.einsum("tc,tcd->td", means, rows[index])
+            cost, lengths, values = self._lengths(x.numpy(), keep)
             if best is None:
                 best = cost, lengths, index.numpy(), values
             else:
@@ -91,8 +105,8 @@ class ElasticCoder:
                     np.where(better[:, None], values, best[3]),
                 )
         assert best is not None
-        index = np.where(best[1] > 0, best[2], 0)
-        return Tiles(best[1], means.long().numpy(), index, best[3].astype(np.int16))
+        chosen = np.where(best[1] > 0, best[2], 0)
+        return Tiles(best[1], means.long().numpy(), chosen, best[3].astype(np.int16))
 
     def _lengths(self, x: Floats, keep: int | None) -> tuple[Floats, Integers, Floats]:
         """Least cost of every row of scaled components (T, D), its length class, and the integers that reach it."""
@@ -193,7 +207,3 @@ def _checked(tensors: dict[str, Tensor], model: Autoencoder) -> ContextModel:
     tables = {name: tuple(Table(row) for row in tensors[name].tolist()) for name in shapes if name != "expected"}
     means = tuple(tables["mean"][colour * MEAN_CONTEXTS : (colour + 1) * MEAN_CONTEXTS] for colour in range(3))
     return ContextModel(sizes, expected.numpy(), tables["length"], means, tables["index"], tables["value"])
-
-
-def _fields(tiles: Tiles) -> tuple[Integers, Integers, Integers, NDArray[np.int16]]:
-    return tiles.lengths, tiles.means, tiles.index, tiles.values

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from finola.codec.container import Container
 from finola.codec.contexts import Tiles
-from finola.codec.elastic_coder import ElasticCoder
+from finola.codec.elastic_coder import Candidates, ElasticCoder
 from finola.codec.entropy_model import LAMBDA, step_size
 from finola.codec.rans import Decoder, Encoder
 from finola.codec.rdo import ITERATIONS, FloatArray, Source, descend
@@ -25,6 +25,7 @@ class ElasticPhoto:
         self.columns = grid_of(source.size, coder.model.config.image_size)[1]
         with torch.inference_mode():
             self.p = coordinates(coder.model, self._pixels, source.size)
+        self._candidates: Candidates | None = None
 
     def _pixels(self, top: int, bottom: int, left: int, right: int) -> Tensor:
         return self.source.read(top, bottom, left, right).float() / 255
@@ -32,7 +33,9 @@ class ElasticPhoto:
     @torch.inference_mode()
     def encode(self, step: int) -> tuple[bytes, float]:
         """Payload at a quantiser step, and its size in bits by the entropy model."""
-        tiles = self.coder.quantise(self.p, step, self.keep)
+        if self._candidates is None:  # at the first step of a search; those of other steps are nearly the same
+            self._candidates = self.coder.prepare(self.p, step)
+        tiles = self.coder.quantise(self._candidates, step, self.keep)
         encoder = Encoder()
         self.coder.contexts.put(encoder, tiles, self.columns)
         payload = encoder.finish()
@@ -43,7 +46,7 @@ class ElasticPhoto:
         size = step_size(step)
 
         def quantiser(p: FloatArray) -> tuple[FloatArray, float]:
-            tiles = self.coder.quantise(torch.from_numpy(p), step, self.keep)
+            tiles = self.coder.quantise(self.coder.prepare(torch.from_numpy(p), step), step, self.keep)
             rate = LAMBDA * size**2 * self.coder.contexts.cost(tiles, self.columns)
             return self.coder.dequantise(tiles, step).numpy(), rate
 
@@ -52,6 +55,7 @@ class ElasticPhoto:
             return 2 * error, -gradient.numpy()
 
         self.p = torch.from_numpy(descend(self.p.numpy(), quantiser, evaluate, ITERATIONS[effort]))
+        self._candidates = None
 
 
 def stored_tiles(container: Container, coder: ElasticCoder) -> Tiles:

@@ -10,6 +10,8 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
+
 from finola.errors import CorruptFileError, InputError
 
 PRECISION = 15
@@ -60,10 +62,10 @@ class Table:
     @cached_property
     def symbols(self) -> bytes | array[int]:
         """Symbol of each of the 2**15 slots."""
-        symbols: array[int] = array("H")
-        for symbol, frequency in enumerate(self.frequencies):
-            symbols.extend([symbol] * frequency)
-        return bytes(symbols.tolist()) if self.direct < 256 else symbols
+        symbols = np.repeat(np.arange(len(self.frequencies)), self.frequencies)
+        if self.direct < 256:
+            return symbols.astype(np.uint8).tobytes()
+        return array("H", symbols.astype(np.uint16).tobytes())
 
     @cached_property
     def costs(self) -> list[float]:
@@ -186,6 +188,35 @@ class Decoder:
                     self._state = state
                     value = self._get_escaped(table)
                     state = self._state
+                append(value)
+        except IndexError:
+            raise CorruptFileError(_ENDS_EARLY) from None
+        self._state = state
+        return values
+
+    def get_adaptive(self, tables: Sequence[Table], offsets: Iterable[int], mean: int, contexts: int) -> list[int]:
+        """Decode one value per offset, from the table `offset` + context of the running mean of the magnitudes.
+
+        `mean` is the running mean before the first value, in units of 1/256; each value moves it by a sixteenth of the
+        difference. The context is its number of bits minus 4, limited to 0 … `contexts` − 1.
+        """
+        state, next_word, last = self._state, self._words.pop, contexts - 1
+        values: list[int] = []
+        append = values.append
+        try:
+            for offset in offsets:
+                context = mean.bit_length() - 4
+                table = tables[offset + (0 if context < 0 else last if context > last else context)]
+                slot = state & _MASK
+                value, frequency, start = table.rows[table.symbols[slot]]
+                state = frequency * (state >> PRECISION) + slot - start
+                if state < LOWEST:
+                    state = state << 16 | next_word()
+                if value is None:
+                    self._state = state
+                    value = self._get_escaped(table)
+                    state = self._state
+                mean += ((abs(value) << 8) - mean) >> 4
                 append(value)
         except IndexError:
             raise CorruptFileError(_ENDS_EARLY) from None

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from finola.errors import InputError
+from finola.serialization import weights_follow
 from finola.wave.basis import WaveBasis
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
@@ -48,7 +49,8 @@ class Codebook(nn.Module):
         super().__init__()
         rotation = torch.eye(basis.size)[:, basis.by_frequency()]
         self.register_buffer("bases", rotation.repeat(size, 1, 1))
-        self.set_basis(basis)
+        if not weights_follow():
+            self.set_basis(basis)
 
     def set_basis(self, basis: WaveBasis) -> None:
         """Compute the orthonormal basis of the span of these waves."""
