@@ -73,14 +73,17 @@ class ElasticCoder:
 
     def _prepare(self, p: Tensor, size: float) -> tuple[Tensor, Tensor]:
         codebook, where = encoder_of(self.model).codebook, self._mean_coordinates
+        means = size * (p[:, where] / size).round()
         without_means = p.clone()
-        without_means[:, where] -= size * (p[:, where] / size).round()
-        magnitude = codebook.rotated(without_means).abs_().div_(size)  # (T, G, D)
+        without_means[:, where] -= means
+        rotated = codebook.rotated(without_means)  # (T, G, D)
+        magnitude = rotated.abs().div_(size)
         levels = (magnitude + ROUNDING).floor_()
         cost = LAMBDA * (BITS_PER_NONZERO * (levels > 0).sum(2) + 2 * levels.clamp(min=1).log2_().sum(2))
         cost += magnitude.sub_(levels).square_().sum(2)
         index = cost.topk(min(CANDIDATES, cost.shape[1]), largest=False).indices
-        return index, torch.stack([codebook.components(p, g) for g in index.T], 1)
+        components = rotated[torch.arange(len(p))[:, None], index]  # (T, n, D), without the means
+        return index, components + torch.einsum("tc,tncd->tnd", means, codebook.bases[:, where][index])
 
     def quantise(self, tiles: Candidates, step: int, keep: int | None = None) -> Tiles:
         """Quantise tiles with the integers, lengths and bases that minimise error + λ·bits.
