@@ -26,7 +26,7 @@ from finola.training.processes import print_on_rank_zero
 from finola.training.tasks.base import Task
 from finola.wave.codebook_fit import fit_codebook
 
-ERROR_FLOOR = 1e-5  # of the linear error, 50 dB: limits the weight of flat images
+ERROR_FLOOR = 2e-4  # of the linear error, 37 dB: limits the weight of flat images
 PHOTO_SIDE = 256  # centre crops of photos for the codebook; latents are counted for this size
 ROUNDING = 0.35  # added before truncation, as rate–distortion optimised quantisation does on average
 BITS_PER_NONZERO = 5.0  # approximate cost of a non-zero coefficient besides its magnitude
