@@ -93,7 +93,9 @@ def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
     for metric in METRICS:
         means = (metrics[f"{prefix}{metric}"] for prefix in versions)
         body.append((metric.upper().replace("_", "-"), *("-" if mean is None else mean for mean in means)))
-    shown = f"{metrics['latents_per_256']:,.1f}, of which {metrics['side_per_256']:,.1f} are side information"
+    shown = f"{metrics['latents_per_256']:,.1f}"
+    if metrics["side_per_256"]:
+        shown += f", of which {metrics['side_per_256']:,.1f} are side information"
     notes = [f"Latents: {description}. Used per 256×256 pixels: {shown}."]
     files = "images.csv, summary.json and contact-sheet.png"
     _report(args, summary, ["metric", *versions.values()], body, dataset, files, notes)

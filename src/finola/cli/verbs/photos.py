@@ -81,7 +81,8 @@ def reconstruct(args: argparse.Namespace) -> int:
         print_json(facts | {"photos": rows})
     elif rows:
         columns = ["photo", "size", "latents", "per 256²", "PSNR, dB", "SSIM"]
-        columns += ["refined PSNR", "refined SSIM"] if args.effort else []
+        if args.effort:
+            columns[4:] = ["amortised PSNR, dB", "SSIM", "refined PSNR, dB", "SSIM"]
         print_table(f"reconstructed with {args.model} ({description})", columns, map(_cells, rows))
         print(f"written to {out}")
     return loop.code
