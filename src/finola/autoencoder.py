@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from finola import effort as refinement
 from finola import elastic
 from finola.checks import check_values
 from finola.config import ModelConfig, show_size
@@ -129,15 +130,20 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         joined before decoding. `on_q` is applied to q before propagation, for example to quantise it. Without
         gradients, images of many tiles are processed in blocks to bound memory.
 
-        `latents`, `per_tile` and `effort` apply to elastic models, see `finola.elastic.encode`.
+        `effort`, 1 to 9, refines q by gradient descent through the decoder, without gradients of the result.
+        `latents` and `per_tile` apply to elastic models, see `finola.elastic.encode`.
         """
         self._check_images(images)
         if self.config.elastic:
             return torch.stack(
                 [elastic.reconstruct(self, i, latents=latents, per_tile=per_tile, effort=effort) for i in images]
             )
-        if (latents, per_tile, effort) != (None, None, 0):
+        if (latents, per_tile) != (None, None):
             elastic.encoder_of(self)  # raises InputError
+        if effort:
+            if on_q is not None:
+                raise InputError(f"on_q and effort ({effort}) exclude each other; use one of them.")
+            return torch.stack([refinement.reconstruct(self, image, effort) for image in images])
 
         def grow(tiles: Tensor) -> Tensor:
             q: Tensor = self.pool(self.encoder(tiles))

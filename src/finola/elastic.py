@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from finola.config import DEFAULT_LATENTS
 from finola.encoders.elastic import ElasticEncoder
 from finola.errors import InputError
 from finola.tiling import Block, Size, blocks, cut, grid_of, join, pad_to_multiple
-from finola.wave.codebook import REFERENCE_PIXELS, Latents
+from finola.wave.codebook import NUMBER_BITS, REFERENCE_PIXELS, Latents
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -59,9 +60,7 @@ def encode(
     are shared out over the tiles by need, and the basis and length of each tile are counted. `per_tile` gives every
     tile the same number instead. `effort`, 1 to 9, refines the latents by gradient descent through the decoder.
     """
-    if latents is not None and per_tile is not None:
-        raise InputError(f"latents ({latents}) and per_tile ({per_tile}) exclude each other; use one of them.")
-    check_effort(effort)
+    check_options(model, latents, per_tile, effort)
     height, width = image.shape[-2:]
     codebook = encoder_of(model).codebook
 
@@ -81,6 +80,51 @@ def reconstruct(
     """Encode and decode an image (3, H, W) in [0, 1]; see `encode`."""
     found = encode(model, image, latents=latents, per_tile=per_tile, effort=effort)
     return decode(model, found, (image.shape[1], image.shape[2]))
+
+
+class Count(NamedTuple):
+    """Numbers that describe a photo: latents of its tiles, and side information (their bases and lengths)."""
+
+    values: int
+    side: int  # in numbers of 32 bits
+
+    @property
+    def total(self) -> int:
+        return self.values + self.side
+
+
+def count(model: Autoencoder, latents: Latents) -> Count:
+    """Count the numbers of the latents of a photo, as `Codebook.choose` does.
+
+    >>> import finola
+    >>> model = finola.create("waves+nets/64x1@4:16+elastic2")
+    >>> count(model, encode(model, torch.rand(3, 64, 64), per_tile=8))
+    Count(values=128, side=3)
+    """
+    codebook = encoder_of(model).codebook
+    side = math.ceil(len(latents.length) * codebook.side_bits / NUMBER_BITS)
+    return Count(int(latents.length.sum()), side)
+
+
+def check_options(model: Autoencoder, latents: int | None, per_tile: int | None, effort: int) -> None:
+    """Raise InputError if options of `encode` exclude each other, are out of range, or need an elastic model."""
+    check_effort(effort)
+    if latents is not None and per_tile is not None:
+        raise InputError(f"latents ({latents}) and per_tile ({per_tile}) exclude each other; use one of them.")
+    if latents is None and per_tile is None:
+        return
+    codebook = encoder_of(model).codebook
+    lengths = codebook.lengths.tolist()
+    if per_tile is not None and per_tile not in lengths:
+        raise InputError(f"A tile cannot have {per_tile} latents; possible are {', '.join(map(str, lengths))}.")
+    height, width = model.config.image_size
+    tiles = REFERENCE_PIXELS / (height * width)
+    least = math.ceil(tiles * (1 + codebook.side_bits / NUMBER_BITS))
+    if latents is not None and latents < least:
+        raise InputError(
+            f"latents must be at least {least} per 256×256 pixels for {model.config}, not {latents}: "
+            "every tile needs one, and its side information is counted."
+        )
 
 
 def check_effort(effort: int) -> None:

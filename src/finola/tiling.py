@@ -129,6 +129,15 @@ def blocks(grid: Size, most: int = BLOCK, near: int = 1) -> Iterator[Block]:
             yield Block(range(top, bottom), range(left, right), near_rows, near_columns)
 
 
+def tile_indices(rows: range, columns: range, across: int) -> Tensor:
+    """Row-major indices of the tiles of a rectangle in a grid with `across` columns.
+
+    >>> tile_indices(range(1, 3), range(2), across=5)
+    tensor([ 5,  6, 10, 11])
+    """
+    return (torch.tensor(rows)[:, None] * across + torch.tensor(columns)).flatten()
+
+
 def decode_blocks(
     grow: Callable[[range, range], Tensor],
     decode: Callable[[Tensor], Tensor],
@@ -175,6 +184,36 @@ def _crop_neighbour(z: Tensor, row: int, rows: range, margin: int) -> Tensor:
     if row in rows:
         return z
     return z[:, :, :margin] if row >= rows.stop else z[:, :, z.shape[2] - margin :]
+
+
+def error_and_gradient(
+    decode: Callable[[Tensor, Size], Tensor],
+    read: Callable[[int, int, int, int], Tensor],
+    size: Size,
+    tile: Size,
+    latents: Tensor,
+) -> tuple[float, Tensor]:
+    """Half the squared error of a photo of `size` decoded from the latents (T, …) of its tiles, and its gradient.
+
+    `decode(latents, grid)` returns the image (1, 3, h, w) of a rectangle of tiles; blocks are decoded with one tile of
+    context per side. `read(top, bottom, left, right)` returns that region of the photo, (3, h, w) in [0, 1].
+    """
+    grid = grid_of(size, tile)
+    gradient, total = torch.zeros_like(latents), 0.0
+    for block in blocks(grid):
+        indices = tile_indices(block.near_rows, block.near_columns, grid[1])
+        top, bottom = block.rows.start * tile[0], min(size[0], block.rows.stop * tile[0])
+        left, right = block.columns.start * tile[1], min(size[1], block.columns.stop * tile[1])
+        y, x = block.near_rows.start * tile[0], block.near_columns.start * tile[1]
+        target = read(top, bottom, left, right)
+        with torch.enable_grad():
+            own = latents[indices].detach().requires_grad_()
+            decoded = decode(own, (len(block.near_rows), len(block.near_columns)))[0].clamp(0, 1)
+            error = (decoded[:, top - y : bottom - y, left - x : right - x] - target).square().sum() / 2
+            (slope,) = torch.autograd.grad(error, own)
+        gradient[indices] += slope
+        total += float(error.detach())
+    return total, gradient
 
 
 class Config(Protocol):

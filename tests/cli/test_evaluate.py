@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from faults import failed
 
 import finola
 from finola.cli import main
@@ -61,6 +62,68 @@ def test_classifier_accuracy_matches_classes_by_name(tmp_path, capsys):
     assert main(words) == 0 and "ape" in capsys.readouterr().out
     assert main(["evaluate", str(tmp_path / "model"), str(tmp_path / "photos" / "cat"), "--split", "all"]) == 2
     assert "cat, dog, bee" in capsys.readouterr().err
+
+
+ELASTIC = "waves+nets/64x1@4:16+elastic2"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"), [([], "elastic"), (["--latents", "2048"], "elastic"), (["--per-tile", "8"], "fixed")]
+)
+def test_elastic_models_report_what_is_meant_and_used(options, kind, photos, tmp_path, capsys):
+    words = [ELASTIC, str(photos), "--split", "all", *options, "--effort", "1"]
+    assert main(["evaluate", *words, "--json", "-o", str(tmp_path / "out")]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["allocation"] == kind and summary["effort"] == 1
+    assert summary["refined_psnr"] >= summary["psnr"]
+    assert 0 < summary["side_per_256"] < summary["latents_per_256"]
+    if "--latents" in options:
+        assert summary["latents"] == 2048 and summary["latents_per_256"] <= 2048
+    rows = list(csv.DictReader((tmp_path / "out" / "images.csv").read_text().splitlines()))
+    assert all(float(row["refined_psnr"]) >= float(row["psnr"]) for row in rows)
+    assert main(["evaluate", *words, "--limit", "1"]) == 0
+    out = capsys.readouterr().out
+    assert kind in out and "amortised" in out and "refined" in out
+
+
+def test_reconstruct_counts_the_latents_of_elastic_models(photos, monkeypatch, capsys):
+    monkeypatch.chdir(photos)
+    model, photo = finola.create(ELASTIC).eval(), "0.png"
+    words = ["reconstruct", photo, "-m", ELASTIC, "-o", "out", "--effort", "1"]
+    assert main([*words, "--per-tile", "8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["photos"]
+    assert found["allocation"] == "fixed" and found["per_tile"] == 8
+    assert row["latents"] - row["side"] == 3 * 4 * 8 and row["side"] == 2
+    assert row["latents_per_256"] == pytest.approx(row["latents"] * 256**2 / (48 * 64), abs=0.1)
+    assert row["refined"]["psnr"] >= row["psnr"]
+    with torch.no_grad():
+        expected = model(read_photo(photo)[None], per_tile=8, effort=1).clamp(0, 1)
+    assert (read_photo(row["written"]) - expected[0]).abs().max() < 0.01
+    assert main([*words, "--latents", "4096", "--force"]) == 0
+    out = capsys.readouterr().out
+    assert "elastic, at most 4,096" in out and "refined" in out
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "reconstruct"])
+@pytest.mark.parametrize(
+    ("model", "options", "word"),
+    [
+        (MODEL, ["--latents", "4096"], "elastic"),
+        (MODEL, ["--per-tile", "64"], "elastic"),
+        (ELASTIC, ["--latents", "4096", "--per-tile", "8"], "--per-tile"),
+        (ELASTIC, ["--latents", "3"], "3"),
+        (ELASTIC, ["--per-tile", "9"], "9"),
+        (ELASTIC, ["--effort", "10"], "10"),
+    ],
+)
+def test_invalid_options_print_one_line(verb, model, options, word, photos, capsys):
+    arguments = [model, str(photos)] if verb == "evaluate" else [str(photos / "0.png"), "-m", model]
+    assert word in failed(capsys, [verb, *arguments, *options])
+
+
+def test_options_of_autoencoders_are_rejected_for_classifiers(photos, capsys):
+    assert "classifier" in failed(capsys, ["evaluate", "masked-b-w720", str(photos), "--effort", "1"])
 
 
 def test_table_is_printed(photos, capsys):

@@ -88,7 +88,7 @@ def test_every_changed_byte_and_truncation_raises(container):
     [
         (b"", "x.finola"),
         (b"\x89PNG\r\n", "x.finola.*89504e47.*89464e4c"),
-        (b"\x89FNL\x02", "version 2"),
+        (b"\x89FNL\x03", "version 3"),
         (b"\x89FNL", "checksum"),
         (PLAIN.pack()[:-1], "checksum"),
         (sealed(b"\x89FNL\x01"), r"\b1 bytes.*\b0\b"),
@@ -202,7 +202,7 @@ def test_arbitrary_bytes_parse_or_raise_corrupt_file_error(data):
         ({"height": 2**24 + 1}, "640x16777217"),
         ({"width": 60000, "height": 60000}, "60000x60000"),
         ({"step": 256}, "256"),
-        ({"mode": 2}, "mode 2"),
+        ({"mode": 3}, "mode 3"),
     ],
 )
 def test_invalid_fields_cannot_be_constructed(change, values):

@@ -57,6 +57,11 @@ class Container:
         if self.mode not in (ENTROPY_CODED, FIXED_LENGTH, ELASTIC):
             raise InputError(f"unknown mode {self.mode}; it must be {ENTROPY_CODED}, {FIXED_LENGTH} or {ELASTIC}.")
 
+    @property
+    def version(self) -> int:
+        """Version of the format that the file is written in."""
+        return 2 if self.mode == ELASTIC else 1
+
     def pack(self) -> bytes:
         """Serialise to the bytes of a file."""
         body = self._header() + self.payload
@@ -69,7 +74,7 @@ class Container:
     def _header(self) -> bytes:
         flags = _GREY * self.grey + _ICC * (self.icc is not None) + _EXIF * (self.exif is not None)
         model = self.model.encode("ascii")
-        header = MAGIC + bytes([2 if self.mode == ELASTIC else 1, flags, len(model)]) + model + self.model_hash
+        header = MAGIC + bytes([self.version, flags, len(model)]) + model + self.model_hash
         header += _varint(self.width) + _varint(self.height) + bytes([self.step, self.mode])
         for name, block in (("ICC profile", self.icc), ("EXIF", self.exif)):
             if block is not None:
@@ -160,7 +165,7 @@ def _parse(data: bytes) -> Container:
         exif=_inflated("EXIF", reader) if flags & _EXIF else None,
         payload=body[reader.position :],
     )
-    if (container.mode == ELASTIC) != (version[0] == 2):
+    if container.version != version[0]:
         raise CorruptFileError(f"mode {container.mode} does not exist in version {version[0]}.")
     return container
 

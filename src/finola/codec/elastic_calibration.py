@@ -27,22 +27,27 @@ from finola.codec.rans import Table, frequencies
 from finola.elastic import encoder_of
 
 STEPS = (72, 84, 96, 108, 120)  # quantiser steps at which symbols are counted
+ITERATIONS = 3  # contexts of positions change in all but the last
 PRIOR = 20.0  # weight of the coarser statistics in each table, in symbols
 
 
 def calibrate_elastic(
-    model: Autoencoder, photos: Iterable[tuple[Tensor, int]], report: Callable[[str], None] = lambda _: None
+    model: Autoencoder, photos: Iterable[tuple[Tensor, int]], report: Callable[[int, int], None] = lambda *_: None
 ) -> ElasticCoder:
-    """Count tables on photos, given as coordinates p (T, D) of their tiles and the number of tiles per row."""
+    """Count tables on photos, given as coordinates p (T, D) of their tiles and the number of tiles per row.
+
+    `report` is called after each photo with the number of steps done and their total.
+    """
     every = list(photos)
     coder = ElasticCoder(model, _initial_contexts(model))
-    for iteration in range(3):
-        report(f"iteration {iteration + 1} of 3")
+    for iteration in range(ITERATIONS):
+        renew = iteration < ITERATIONS - 1
         counts = _Counts(coder.contexts)
         for number, (p, columns) in enumerate(every):
             step = STEPS[number % len(STEPS)]
-            counts.add(coder.quantise(coder.prepare(p, step), step), columns, renew=iteration < 2)
-        coder = ElasticCoder(model, counts.contexts(renew=iteration < 2))
+            counts.add(coder.quantise(coder.prepare(p, step), step), columns, renew=renew)
+            report(iteration * len(every) + number + 1, ITERATIONS * len(every))
+        coder = ElasticCoder(model, counts.contexts(renew=renew))
     return coder
 
 

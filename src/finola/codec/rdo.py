@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finola.codec.calibration import CodecModel
-from finola.tiling import Size, blocks, grid_of, join
+from finola.tiling import Size, blocks, error_and_gradient, grid_of, join, tile_indices
 
 ITERATIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # by effort
 STRIDE = 0.7  # step size, below 1 because the Jacobian differs from tile to tile
@@ -49,7 +49,7 @@ def refine(codec: CodecModel, source: Source, b: FloatArray, quantiser: Quantise
         return _refine(codec, _Part(source, (0, 0), source.size), b, quantiser, iterations)
     refined = b.copy()
     for segment in blocks(grid, SEGMENT):
-        own = _tile_indices(segment.rows, segment.columns, grid[1])
+        own = tile_indices(segment.rows, segment.columns, grid[1]).numpy()
         top, left = segment.rows.start * tile[0], segment.columns.start * tile[1]
         bottom, right = segment.rows.stop * tile[0], segment.columns.stop * tile[1]
         size = min(bottom, source.size[0]) - top, min(right, source.size[1]) - left
@@ -98,31 +98,14 @@ def descend(
 
 
 def error_and_step(codec: CodecModel, source: Source, b: FloatArray) -> tuple[float, FloatArray]:
-    """Squared error of the image decoded from b, and Jᵀr, computed in blocks that are decoded with their neighbours."""
-    height, width = source.size
-    tile_height, tile_width = tile = codec.model.config.image_size
-    grid = grid_of(source.size, tile)
-    step = np.zeros_like(b)
-    total = 0.0
-    for block in blocks(grid):
-        own = _tile_indices(block.near_rows, block.near_columns, grid[1])
-        coefficients = torch.from_numpy(b[own]).requires_grad_()
-        with torch.enable_grad():
-            z = codec.maps(codec.calibration.synthesise(coefficients))
-            decoded = codec.model.decode(join(z, (len(block.near_rows), len(block.near_columns))))[0].clamp(0, 1)
-            top, bottom = block.rows.start * tile_height, min(height, block.rows.stop * tile_height)
-            left, right = block.columns.start * tile_width, min(width, block.columns.stop * tile_width)
-            y, x = block.near_rows.start * tile_height, block.near_columns.start * tile_width
-            pixels = source.read(top, bottom, left, right).float() / 255
-            residual = pixels - decoded[:, top - y : bottom - y, left - x : right - x]
-            error = residual.square().sum()
-            (gradient,) = torch.autograd.grad(error / 2, coefficients)
-        step[own] -= gradient.numpy()
-        total += float(error.detach())
-    return total, step
+    """Squared error of the image decoded from b, and Jᵀr."""
 
+    def decode(coefficients: Tensor, grid: Size) -> Tensor:
+        return codec.model.decode(join(codec.maps(codec.calibration.synthesise(coefficients)), grid))
 
-def _tile_indices(rows: range, columns: range, across: int) -> NDArray[np.int64]:
-    """Row-major indices of the tiles of a rectangle in a grid with `across` columns."""
-    indices: NDArray[np.int64] = np.array(rows)[:, None] * across + np.array(columns)
-    return indices.reshape(-1)
+    def read(top: int, bottom: int, left: int, right: int) -> Tensor:
+        return source.read(top, bottom, left, right).float() / 255
+
+    tile = codec.model.config.image_size
+    error, gradient = error_and_gradient(decode, read, source.size, tile, torch.from_numpy(b))
+    return 2 * error, -gradient.numpy()

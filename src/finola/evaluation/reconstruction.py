@@ -1,16 +1,21 @@
-"""Reconstruction metrics of an autoencoder on a data set."""
+"""Reconstruction of photos with a number of latents and an effort, and its metrics on a data set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from finola import effort as fixed
+from finola import elastic
+from finola.config import DEFAULT_LATENTS, show_size
+from finola.elastic import EFFORTS, Count, check_options
 from finola.errors import InputError
 from finola.metrics import quality_metrics
-from finola.tiling import equal_sized
+from finola.tiling import equal_sized, grid_of
+from finola.wave.codebook import REFERENCE_PIXELS
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -18,26 +23,100 @@ if TYPE_CHECKING:
 
 METRICS = {"psnr": 4, "ssim": 5, "ms_ssim": 5}
 """Metrics and the number of digits that they are rounded to."""
+COUNTS = ("latents_per_256", "side_per_256")
+"""Numbers used per 256×256 pixels: all of them, and those that are side information."""
 
 
-@torch.inference_mode()
+class Reconstruction(NamedTuple):
+    """A photo decoded from amortised q, from refined q if an effort was given, and the numbers that describe it."""
+
+    amortised: Tensor  # (3, H, W)
+    refined: Tensor | None
+    used: Count
+
+    @property
+    def best(self) -> Tensor:
+        """The refined image if there is one."""
+        return self.amortised if self.refined is None else self.refined
+
+    def per_256(self) -> dict[str, float]:
+        """Numbers used per 256×256 pixels."""
+        scale = REFERENCE_PIXELS / (self.amortised.shape[1] * self.amortised.shape[2])
+        return dict(zip(COUNTS, (round(scale * n, 1) for n in (self.used.total, self.used.side)), strict=True))
+
+
+@torch.no_grad()
+def reconstruct(
+    model: Autoencoder, images: Tensor, *, latents: int | None = None, per_tile: int | None = None, effort: int = 0
+) -> list[Reconstruction]:
+    """Reconstruct images (N, 3, H, W) of equal size; see `finola.elastic.encode` for the options.
+
+    >>> import finola
+    >>> (found,) = reconstruct(finola.load("waves/64x1@8:32"), torch.rand(1, 3, 32, 64), effort=1)
+    >>> found.used.total, found.refined.shape
+    (128, torch.Size([3, 32, 64]))
+    """
+    check_options(model, latents, per_tile, effort)
+    config, size = model.config, (images.shape[2], images.shape[3])
+    if config.elastic:
+        return [_elastic(model, image, latents, per_tile, effort) for image in images]
+    rows, columns = grid_of(size, config.image_size)
+    used = Count(rows * columns * config.channels * config.paths, 0)
+    refined = [fixed.reconstruct(model, image, effort) if effort else None for image in images]
+    return [Reconstruction(*pair, used) for pair in zip(model(images), refined, strict=True)]
+
+
+def _elastic(
+    model: Autoencoder, image: Tensor, latents: int | None, per_tile: int | None, effort: int
+) -> Reconstruction:
+    size = image.shape[1], image.shape[2]
+    found = elastic.encode(model, image, latents=latents, per_tile=per_tile)
+    refined = elastic.refine(model, image, found, EFFORTS[effort]) if effort else None
+    return Reconstruction(
+        elastic.decode(model, found, size),
+        None if refined is None else elastic.decode(model, refined, size),
+        elastic.count(model, found),
+    )
+
+
+def allocation(model: Autoencoder, latents: int | None = None, per_tile: int | None = None) -> tuple[str, str]:
+    """How the latents are distributed over tiles: "elastic" or "fixed", and a description.
+
+    >>> import finola
+    >>> allocation(finola.load("waves/64x1@8:32"))
+    ('fixed', 'fixed, 64 latents per tile of 32×32 pixels')
+    """
+    config = model.config
+    if config.elastic and per_tile is None:
+        return "elastic", f"elastic, at most {latents or DEFAULT_LATENTS:,} latents per 256×256 pixels"
+    number = config.channels * config.paths if per_tile is None else per_tile
+    return "fixed", f"fixed, {number:,} latents per tile of {show_size(config.image_size)} pixels"
+
+
+@torch.no_grad()
 def evaluate(
     model: Autoencoder,
     dataset: PhotoDataset,
     batch: int = 8,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    *,
+    latents: int | None = None,
+    per_tile: int | None = None,
+    effort: int = 0,
 ) -> list[dict[str, Any]]:
-    """Return one row per readable photo: index, name and metrics (None if the photo is too small).
+    """Return one row per readable photo: index, name, metrics (None if the photo is too small), and numbers used.
 
-    Successive photos of equal size are reconstructed in batches of at most `batch`.
+    Successive photos of equal size are reconstructed in batches of at most `batch`. With an effort, `psnr`, `ssim` and
+    `ms_ssim` are those of amortised q, and `refined_psnr` and so on those of refined q.
 
     >>> import finola
     >>> from finola.data import CentreCrop, open_data
     >>> data = open_data("smoke", "val", transform=CentreCrop(32))
     >>> rows = evaluate(finola.load("waves/64x1@8:32"), data)
     >>> len(rows), sorted(rows[0])
-    (32, ['index', 'ms_ssim', 'name', 'psnr', 'ssim'])
+    (32, ['index', 'latents_per_256', 'ms_ssim', 'name', 'psnr', 'side_per_256', 'ssim'])
     """
+    check_options(model, latents, per_tile, effort)
     parameter = next(model.parameters())
 
     def photos() -> Iterator[tuple[int, Tensor]]:
@@ -49,20 +128,35 @@ def evaluate(
     rows = []
     for group in equal_sized(photos(), batch):
         originals = torch.stack([image for _, image in group])
-        found = quality_metrics(model(originals.to(parameter)).to(originals), originals)
-        for (index, _), metrics in zip(group, found, strict=True):
-            rounded = {k: None if value is None else round(value, METRICS[k]) for k, value in metrics.items()}
-            rows.append({"index": index, "name": dataset.name(index)} | rounded)
+        found = reconstruct(model, originals.to(parameter), latents=latents, per_tile=per_tile, effort=effort)
+        columns = [_measured([one.amortised for one in found], originals)]
+        if effort:
+            columns.append(_measured([one.best for one in found], originals, "refined_"))
+        for number, (index, _) in enumerate(group):
+            row: dict[str, Any] = {"index": index, "name": dataset.name(index)}
+            for column in columns:
+                row |= column[number]
+            rows.append(row | found[number].per_256())
     if not rows:
         raise InputError(f"{dataset.source.where} has no readable photo.")
     return rows
 
 
+def _measured(images: list[Tensor], originals: Tensor, prefix: str = "") -> list[dict[str, float | None]]:
+    """Rounded metrics of each image."""
+    found = quality_metrics(torch.stack(images).to(originals), originals)
+    return [
+        {f"{prefix}{k}": None if value is None else round(value, METRICS[k]) for k, value in metrics.items()}
+        for metrics in found
+    ]
+
+
 def summarise(rows: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Mean of each metric over the photos that have it.
+    """Mean of each metric, and of the numbers used, over the photos that have it.
 
     >>> summarise([{"psnr": 20.0, "ssim": None, "ms_ssim": None}, {"psnr": 30.0, "ssim": 0.5, "ms_ssim": None}])
     {'psnr': 25.0, 'ssim': 0.5, 'ms_ssim': None}
     """
-    values = {metric: [row[metric] for row in rows if row[metric] is not None] for metric in METRICS}
-    return {metric: round(sum(found) / len(found), 4) if found else None for metric, found in values.items()}
+    keys = [key for key in (*METRICS, *(f"refined_{metric}" for metric in METRICS), *COUNTS) if key in rows[0]]
+    values = {key: [row[key] for row in rows if row[key] is not None] for key in keys}
+    return {key: round(sum(found) / len(found), 4) if found else None for key, found in values.items()}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import (
     Photo,
@@ -25,7 +25,7 @@ from finola.cli.inputs import (
     positive_number,
     take_leading_model,
 )
-from finola.cli.output import add_force, input_files, print_error, print_json, print_table, progress
+from finola.cli.output import add_force, input_files, print_error, print_json, print_table, progress, progress_bar
 from finola.cli.verbs import Verb
 from finola.config import DEFAULT_CODEC, show_size
 from finola.errors import InputError
@@ -33,6 +33,10 @@ from finola.files import output_path, output_paths
 from finola.hub import bundled_models, local_folder
 from finola.locations import SKIMAGE, WRITE
 
+if TYPE_CHECKING:
+    from finola.autoencoder import Autoencoder
+
+TILES, PHOTOS = 9600, 400  # samples for calibration
 STRIP_PIXELS = 2**22  # size of the strips for computing PSNR, which limits memory
 
 
@@ -200,7 +204,11 @@ def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     add_leading_model(parser, "model folder, or the name of an untrained wave model", device=False)
     add_data(parser, "train")
-    parser.add_argument("--tiles", type=positive, default=9600, help="number of tiles (default: %(default)s)")
+    number = parser.add_mutually_exclusive_group()
+    text = f"models with q of a fixed length: number of random tiles (default: {TILES})"
+    number.add_argument("--tiles", type=positive, metavar="N", help=text)
+    text = f"elastic models: number of whole photos, evenly spread over the data (default: {PHOTOS})"
+    number.add_argument("--photos", type=positive, metavar="N", help=text)
     parser.add_argument("-o", "--out", help="file to write (default: codec.safetensors in the model folder)")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -215,35 +223,48 @@ def calibrate(args: argparse.Namespace) -> None:
         raise InputError(f"{args.model} is not a folder, so the output file is unknown. Give it with -o FILE.")
     target = output_path(place, input_files(data=[args.data], models=[args.model]), args.force)
 
-    from finola.codec.calibration import calibrate
     from finola.model_zoo import load
 
     model = load(args.model)
-    calibration = calibrate(model, _tiles(args, model.config.image_size))
-    calibration.save(target)
-    facts = {"model": args.model, "file": str(target), "latents": len(calibration.mean), "bytes": target.stat().st_size}
+    if model.config.elastic and args.tiles:
+        raise InputError(f"{args.model} is elastic and is calibrated on whole photos; use --photos instead of --tiles.")
+    if not model.config.elastic and args.photos:
+        raise InputError(f"{args.model} has q of a fixed length and is calibrated on tiles; use --tiles.")
+    latents = (_calibrate_elastic if model.config.elastic else _calibrate_fixed)(args, model, target)
+    facts = {"model": args.model, "file": str(target), "latents": latents, "bytes": target.stat().st_size}
     if args.json:
         print_json(facts)
     else:
         print(f"{target}: calibration of {facts['latents']} latents, {facts['bytes']:,} bytes")
 
 
-def _tiles(args: argparse.Namespace, size: tuple[int, int]) -> Iterator[Any]:
-    """Yield random tiles of the photos in batches of up to 64, (N, 3, H, W) in [0, 1]."""
-    import torch
-
+def _calibrate_fixed(args: argparse.Namespace, model: Autoencoder, target: Path) -> int:
+    """Calibrate a model with q of a fixed length, and return the number of its latents."""
+    from finola.codec.calibration import calibrate
+    from finola.codec.samples import BATCH, random_tiles
     from finola.data import RandomCrop
 
-    dataset = open_dataset(args, RandomCrop(size), crops_per_image=2)
-    count = -(-args.tiles // 2)
-    batch: list[Any] = []
-    for number in progress(range(count), count, "reading tiles"):
-        batch.append(dataset[number // len(dataset), number % len(dataset)].images)
-        if len(batch) == 32:
-            yield torch.cat(batch).float() / 255
-            batch = []
-    if batch:
-        yield torch.cat(batch).float() / 255
+    data = open_dataset(args, RandomCrop(model.config.image_size), crops_per_image=2)
+    count = args.tiles or TILES
+    calibration = calibrate(model, progress(random_tiles(data, count), -(-count // (2 * BATCH)), "reading tiles"))
+    calibration.save(target)
+    return len(calibration.mean)
+
+
+def _calibrate_elastic(args: argparse.Namespace, model: Autoencoder, target: Path) -> int:
+    """Calibrate an elastic model, and return the maximum number of latents of a tile."""
+    from finola.codec.elastic_calibration import calibrate_elastic
+    from finola.codec.samples import photo_coordinates
+    from finola.data import Whole
+    from finola.data.sources import evenly
+
+    data = open_dataset(args, Whole())
+    data.source = evenly(data.source, args.photos or PHOTOS)
+    photos = list(progress(photo_coordinates(model, data), len(data), "reading photos"))
+    with progress_bar("calibrating") as report:
+        coder = calibrate_elastic(model, photos, report)
+    coder.save(target)
+    return coder.contexts.sizes[-1]
 
 
 VERBS = {

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finola.cli.inputs import add_batch, add_data, add_leading_model, device_of, open_dataset, take_leading_model
+from finola.cli.inputs import (
+    add_batch,
+    add_data,
+    add_latents,
+    add_leading_model,
+    device_of,
+    latent_options,
+    open_dataset,
+    take_leading_model,
+)
 from finola.cli.output import add_force, input_files, output_folder, print_json, print_table, progress, write_metrics
+from finola.errors import InputError
 from finola.files import output_paths
 from finola.hub import model_type
 
@@ -28,6 +39,7 @@ FILES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_leading_model(parser)
     add_data(parser, "test")
+    add_latents(parser)
     add_batch(parser)
     parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
     add_force(parser)
@@ -38,6 +50,8 @@ def run(args: argparse.Namespace) -> None:
     take_leading_model(args)
     inputs = input_files(data=[args.data], models=[args.model])
     kind = model_type(args.model)
+    if kind in FILES and (args.latents, args.per_tile, args.effort) != (None, None, 0):
+        raise InputError(f"{args.model} is a {kind}; --latents, --per-tile and --effort apply to autoencoders.")
     if args.out:
         names = FILES.get(str(kind), ("summary.json", "images.csv", "contact-sheet.png"))
         output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
@@ -56,17 +70,35 @@ def run(args: argparse.Namespace) -> None:
 
 def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
     from finola.data import Whole
-    from finola.evaluation.reconstruction import evaluate, summarise
+    from finola.elastic import check_options
+    from finola.evaluation.reconstruction import METRICS, allocation, evaluate, summarise
     from finola.plotting.contact_sheet import save_contact_sheet
 
+    options = latent_options(args)
+    check_options(model, **options)
     dataset = open_dataset(args, Whole())
-    rows = evaluate(model, dataset, args.batch, lambda items: progress(items, len(dataset), "evaluating"))
+
+    def report(items: Iterable[int]) -> Iterable[int]:
+        return progress(items, len(dataset), "evaluating")
+
+    rows = evaluate(model, dataset, args.batch, report, **options)
     metrics = summarise(rows)
-    summary = _summary(args, {"name": str(model.config)}, rows, metrics, dataset)
+    kind, description = allocation(model, args.latents, args.per_tile)
+    facts = {"name": str(model.config), "allocation": kind, **options}
+    summary = _summary(args, facts, rows, metrics, dataset)
     if args.out:
-        save_contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset)
-    body = [(metric.upper().replace("_", "-"), "-" if mean is None else mean) for metric, mean in metrics.items()]
-    _report(args, summary, ["metric", "mean"], body, dataset, "images.csv, summary.json and contact-sheet.png")
+        save_contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset, **options)
+    versions = {"": "amortised q", "refined_": f"refined q, effort {args.effort}"} if args.effort else {"": "mean"}
+    body: list[tuple[Any, ...]] = []
+    for metric in METRICS:
+        means = (metrics[f"{prefix}{metric}"] for prefix in versions)
+        body.append((metric.upper().replace("_", "-"), *("-" if mean is None else mean for mean in means)))
+    shown = f"{metrics['latents_per_256']:,.1f}"
+    if metrics["side_per_256"]:
+        shown += f", of which {metrics['side_per_256']:,.1f} are side information"
+    notes = [f"Latents: {description}. Used per 256×256 pixels: {shown}."]
+    files = "images.csv, summary.json and contact-sheet.png"
+    _report(args, summary, ["metric", *versions.values()], body, dataset, files, notes)
 
 
 def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> None:
@@ -92,7 +124,7 @@ def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> None:
 
 def _summary(
     args: argparse.Namespace,
-    names: dict[str, str],
+    names: dict[str, Any],
     rows: list[dict[str, Any]],
     found: dict[str, Any],
     dataset: PhotoDataset,
@@ -110,14 +142,17 @@ def _report(
     args: argparse.Namespace,
     summary: dict[str, Any],
     columns: list[str],
-    body: list[tuple[str, Any]],
+    body: Sequence[tuple[Any, ...]],
     dataset: PhotoDataset,
     files: str,
+    notes: Sequence[str] = (),
 ) -> None:
     if args.json:
         print_json(summary)
         return
     print_table(f"{args.model} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}", columns, body)
+    for note in notes:
+        print(note)
     if summary.get("unknown_classes"):
         print(f"Excluded classes, unknown to the model: {', '.join(summary['unknown_classes'])}.")
     if report := dataset.report():

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
+
+from finola.config import ModelConfig
+from finola.hub import UNTRAINED, bundled_models, full_name
+
+if TYPE_CHECKING:
+    from finola.codec.container import Container
 
 HELP = "print size, model and settings of a .finola file"
+MODES = ("coded", "paper", "elastic")  # by number in the header
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="a .finola file")
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def tiles(container: Container) -> int | None:
+    """Number of tiles of a photo; None if the model of the file is not bundled."""
+    if container.model not in (*bundled_models(), *UNTRAINED):  # untrusted input: must not be interpreted as a path
+        return None
+    height, width = ModelConfig.parse(full_name(container.model)).image_size
+    return -(-container.height // height) * -(-container.width // width)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -18,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
 
     container = read_container(args.file)
     size = container.overhead() + len(container.payload)
-    fields = {
+    fields: dict[str, object] = {
         "width": container.width,
         "height": container.height,
         "grey": container.grey,
@@ -27,12 +43,18 @@ def run(args: argparse.Namespace) -> None:
         "overhead_bytes": container.overhead(),
         "model": container.model,
         "model_hash": container.model_hash.hex(),
-        "mode": "paper" if container.mode else "coded",
+        "version": container.version,
+        "mode": MODES[container.mode],
         "step": container.step,
+        "tiles": tiles(container),
         "exif_bytes": len(container.exif or b""),
         "icc_bytes": len(container.icc or b""),
     }
     if args.json:
         print_json(fields)
     else:
-        print_table(args.file, ["", ""], [(key.replace("_", " "), value) for key, value in fields.items()])
+        print_table(
+            args.file,
+            ["", ""],
+            [(key.replace("_", " "), "–" if value is None else value) for key, value in fields.items()],
+        )

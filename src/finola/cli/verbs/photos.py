@@ -6,7 +6,18 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from finola.cli.inputs import Photo, add_batch, add_model, add_photos, device_of, find_photos, load_model, positive
+from finola.cli.inputs import (
+    Photo,
+    add_batch,
+    add_latents,
+    add_model,
+    add_photos,
+    device_of,
+    find_photos,
+    latent_options,
+    load_model,
+    positive,
+)
 from finola.cli.output import add_force, input_files, output_folder, print_json, print_table
 from finola.cli.verbs import Verb
 from finola.config import DEFAULT_CLASSIFIER, DEFAULT_MODEL, show_size
@@ -20,6 +31,7 @@ def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
     add_photos(parser)
     parser.add_argument("-o", "--out", default="reconstructed", help="folder to write to (default: %(default)s)")
     add_model(parser, DEFAULT_MODEL)
+    add_latents(parser)
     add_batch(parser)
     parser.add_argument(
         "--side-by-side", action="store_true", help="also save original and reconstruction in one image"
@@ -38,50 +50,59 @@ def reconstruct(args: argparse.Namespace) -> int:
     output_paths([path for paths in files.values() for path in paths], inputs, args.force, create=True)
     model = load_model(args)
 
-    import torch
-
     from finola.cli.loop import Loop
+    from finola.elastic import check_options
+    from finola.evaluation.reconstruction import Reconstruction, allocation, reconstruct
     from finola.image_io import save_photo, side_by_side
-    from finola.metrics import psnr, ssim
-    from finola.tiling import grid_of
 
-    config, device = model.config, device_of(args)
+    options, device = latent_options(args), device_of(args)
+    check_options(model, **options)
 
-    @torch.inference_mode()
-    def run(images: Tensor) -> list[Tensor]:
-        return list(model(images.to(device)).clamp(0, 1).cpu())
+    def run(images: Tensor) -> list[Reconstruction]:
+        return reconstruct(model, images.to(device), **options)
 
     rows: list[dict[str, Any]] = []
     loop = Loop(args, "reconstructing")
-    for photo, original, rebuilt in loop.batches(photos, Photo.read, run, args.batch):
-        written = files[photo]
+    for photo, original, found in loop.batches(photos, Photo.read, run, args.batch):
+        written, rebuilt = files[photo], found.best.clamp(0, 1).cpu()
         images = [rebuilt, side_by_side([original, rebuilt])] if args.side_by_side else [rebuilt]
         for path, image in zip(written, images, strict=True):
             save_photo(image, path)
         height, width = original.shape[-2:]
-        tiles = grid_of((height, width), config.image_size)
-        found = ssim(rebuilt[None], original[None]) if min(height, width) >= 11 else None
-        rows.append(
-            {
-                "photo": photo.name,
-                "written": str(written[0]),
-                "width": width,
-                "height": height,
-                "latents": tiles[0] * tiles[1] * config.channels * config.paths,
-                "psnr": round(float(psnr(rebuilt[None], original[None])), 3),
-                "ssim": None if found is None else round(float(found), 4),
-            }
-        )
+        row = {"photo": photo.name, "written": str(written[0]), "width": width, "height": height}
+        row |= {"latents": found.used.total, "side": found.used.side} | found.per_256()
+        row |= _metrics(found.amortised, original)
+        if found.refined is not None:
+            row["refined"] = _metrics(found.refined, original)
+        rows.append(row)
+    kind, description = allocation(model, args.latents, args.per_tile)
     if args.json:
-        print_json({"model": args.model, "name": str(config), "photos": rows})
+        facts = {"model": args.model, "name": str(model.config), "allocation": kind, **options}
+        print_json(facts | {"photos": rows})
     elif rows:
-        body = [
-            (r["photo"], show_size((r["height"], r["width"])), f"{r['latents']:,}", f"{r['psnr']:.2f} dB", r["ssim"])
-            for r in rows
-        ]
-        print_table(f"reconstructed with {args.model}", ["photo", "size", "latents", "PSNR", "SSIM"], body)
+        columns = ["photo", "size", "latents", "per 256²", "PSNR, dB", "SSIM"]
+        if args.effort:
+            columns[4:] = ["amortised PSNR, dB", "SSIM", "refined PSNR, dB", "SSIM"]
+        print_table(f"reconstructed with {args.model} ({description})", columns, map(_cells, rows))
         print(f"written to {out}")
     return loop.code
+
+
+def _metrics(image: Tensor, original: Tensor) -> dict[str, float | None]:
+    """PSNR and SSIM, which is None if a side is shorter than its window."""
+    from finola.metrics import SSIM_SIDE, psnr, ssim
+
+    image, original = image.clamp(0, 1).to(original)[None], original[None]
+    found = round(float(ssim(image, original)), 4) if min(original.shape[-2:]) >= SSIM_SIDE else None
+    return {"psnr": round(float(psnr(image, original)), 3), "ssim": found}
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    size, latents = show_size((row["height"], row["width"])), f"{row['latents']:,}"
+    cells = [row["photo"], size, latents, f"{row['latents_per_256']:,.0f}"]
+    for metrics in (row, row["refined"]) if "refined" in row else (row,):
+        cells += [f"{metrics['psnr']:.2f}", metrics["ssim"]]
+    return cells
 
 
 def unique_names(photos: Sequence[Photo]) -> dict[Photo, str]:
