@@ -103,7 +103,7 @@ def test_the_hash_covers_the_waves_of_a_model_without_weights(monkeypatch: pytes
     ranking = Spectrum.bundled((64, 64)).ranking.clone()
     ranking[2, 1] += 1
     changed = dataclasses.replace(Spectrum.bundled((64, 64)), ranking=ranking)
-    monkeypatch.setattr(Spectrum, "bundled", lambda _: changed)
+    monkeypatch.setattr(Spectrum, "bundled", lambda *_: changed)
     load_codec.cache_clear()
     try:
         assert load_codec("waves512").hash != codec.hash

@@ -50,6 +50,12 @@ def dense_waves(encoder: WaveEncoder) -> torch.Tensor:
     return images.flatten(1)
 
 
+@pytest.mark.parametrize("channels", [256, 2048, 3072])
+def test_all_channels_carry_waves_if_the_image_has_more_pixels(channels):
+    basis = WaveBasis(ModelConfig.parse(f"waves/{channels}x1@16:64"))
+    assert basis.spare <= 1  # a wave takes two coordinates
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_encoder_is_dense_least_squares(name):
     encoder = WaveEncoder(ModelConfig.parse(name))

@@ -47,7 +47,7 @@ class WaveBasis(nn.Module):
                 f"Model name {config}: wave initialisation needs at least 3 channels, got {config.channels}."
             )
         self.config = config
-        spectrum = spectrum or Spectrum.bundled(config.image_size)
+        spectrum = spectrum or Spectrum.bundled(config.image_size, config.channels - 2)
         self.register_buffer("period", torch.tensor(spectrum.period))
         self.set_waves(*spectrum.choose(config.channels - 2, config.image_size))
         radius = ELASTIC_RADIUS if config.elastic else spectrum.radius

@@ -36,11 +36,28 @@ class Spectrum:
     ranking: Tensor
 
     @classmethod
-    def bundled(cls, image_size: Size) -> Spectrum:
-        """Bundled spectrum whose side is closest to `image_size`."""
-        spectra = _bundled()
-        side = math.sqrt(image_size[0] * image_size[1])
-        return min(spectra, key=lambda spectrum: abs(math.log(spectrum.side / side)))
+    def bundled(cls, image_size: Size, coordinates: int = 0) -> Spectrum:
+        """Bundled spectrum whose side is closest to `image_size`, among those with enough waves for `coordinates`.
+
+        >>> Spectrum.bundled((64, 64)).side, Spectrum.bundled((64, 64), coordinates=3070).side
+        (64, 128)
+        """
+        side, wanted = math.sqrt(image_size[0] * image_size[1]), _wave_count(coordinates, image_size)
+
+        def shortage_and_distance(spectrum: Spectrum) -> tuple[float, float]:
+            return max(0.0, wanted - spectrum.capacity(image_size)), abs(math.log(spectrum.side / side))
+
+        return min(_bundled(), key=shortage_and_distance)
+
+    def capacity(self, image_size: Size) -> float:
+        """Number of waves that images of this size can tell apart.
+
+        Greedy selection ends where the remaining waves are nearly dependent. Their number is proportional to the area.
+        With more of them the amplitudes grow past the sphere: at C = 3072 and 64 pixels the widely spaced waves of
+        another side reconstruct photos 5 dB better.
+        """
+        area = image_size[0] * image_size[1] / self.side**2
+        return len(self.ranking) * (min(1.0, area) if self.period == FINE_PERIOD else 1.0)
 
     def choose(self, coordinates: int, image_size: Size) -> tuple[Tensor, Tensor]:
         """Select the waves of highest energy below the Nyquist frequency that fit into `coordinates`.
@@ -52,8 +69,7 @@ class Spectrum:
         nyquist = self.period / SIXTEENTHS / 2  # cycles per period and pixel
         below = (self.ranking[:, 0] < nyquist * width) & (self.ranking[:, 1].abs() < nyquist * height)
         waves = self.ranking[below]
-        most = (3 * height * width - 3) // 2  # no more coordinates than pixels
-        waves = waves[: min((coordinates - len(means)) // 2, most)]
+        waves = waves[: _wave_count(coordinates, image_size)]
         order = torch.argsort(waves[:, 2], stable=True)
         return waves[order].contiguous(), means
 
@@ -68,6 +84,12 @@ class Spectrum:
         triples = [[int(part) for part in triple.split(",")] for triple in str(data["waves"]).split()]
         side, period, radius = (float(str(data[key])) for key in ("side", "period", "radius"))
         return cls(int(side), int(period), radius, torch.tensor(triples, dtype=torch.int64))
+
+
+def _wave_count(coordinates: int, image_size: Size) -> int:
+    """Number of waves, two coordinates each, beside up to three means: no more coordinates than pixel values."""
+    height, width = image_size
+    return max(0, min(coordinates - 3, 3 * height * width - 3) // 2)
 
 
 @cache
