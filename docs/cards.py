@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from finola.hub import BUNDLED, bundled_models, read_config
+from finola.hub import WEIGHTS_FOLDER, bundled_models, read_config
 from finola.image_io import read_photo
 from finola.model_zoo import load
 from finola.plotting.waves import plot_waves
@@ -48,10 +48,10 @@ they were trained (ImageNet-derived: non-commercial research, no redistribution;
 
 def card(name: str) -> str:
     """Return the model card of a bundled model as Markdown."""
-    config = read_config(BUNDLED / name)
+    config = read_config(WEIGHTS_FOLDER / name)
     stages = {stage: _stage(RESULTS / stage) for stage in STAGES[name]}
     [data] = {recipe["data"]["path"] for recipe, _ in stages.values()}
-    size = (BUNDLED / name / "model.safetensors").stat().st_size / 1e6
+    size = (WEIGHTS_FOLDER / name / "model.safetensors").stat().st_size / 1e6
     parts = [
         "---\nlibrary_name: finola\nlicense: other\nlicense_name: non-commercial-research\ntags: [finola]\n---",
         f"# {name}\n\n{DESCRIPTIONS[name]}\n",
@@ -62,7 +62,7 @@ def card(name: str) -> str:
         f"## Training\n{_training(name, stages)}\n",
         f"## Metrics\n{_metrics(name)}\n",
     ]
-    if (BUNDLED / name / "speeds.jpg").exists():
+    if (WEIGHTS_FOLDER / name / "speeds.jpg").exists():
         parts.append("## Waves\n![Wave speeds in the complex plane](speeds.jpg)\n")
     return "\n".join([*parts, TERMS])
 
@@ -107,12 +107,12 @@ def _metrics(name: str) -> str:
 
 def main() -> None:
     for name in bundled_models():
-        config = read_config(BUNDLED / name)
+        config = read_config(WEIGHTS_FOLDER / name)
         if "classes" not in config:
             found, photo = waves(load(name)), read_photo("skimage:astronaut")
-            plot_waves(found, found.residual([photo]), photo[None], BUNDLED / name / "speeds.jpg")
-        (BUNDLED / name / "README.md").write_text(card(name))
-        print(BUNDLED.name + f"/{name}/README.md")
+            plot_waves(found, found.residual([photo]), photo[None], WEIGHTS_FOLDER / name / "speeds.jpg")
+        (WEIGHTS_FOLDER / name / "README.md").write_text(card(name))
+        print(WEIGHTS_FOLDER.name + f"/{name}/README.md")
 
 
 if __name__ == "__main__":

@@ -16,19 +16,19 @@ from finola.codec.calibration import load_codec
 from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.files import digest_of_weights
 from finola.heads import Classifier
-from finola.hub import BUNDLED, TYPES, UNTRAINED, bundled_models, full_name, local_folder, read_config, resolve
+from finola.hub import TYPES, UNTRAINED, WEIGHTS_FOLDER, bundled_models, full_name, local_folder, read_config, resolve
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Working directory whose folder `tile64` is another codec than the bundled one."""
-    shutil.copytree(BUNDLED / "tile64-512", tmp_path / "tile64")
+    shutil.copytree(WEIGHTS_FOLDER / "tile64-512", tmp_path / "tile64")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_a_bundled_name_is_the_bundled_model_and_a_path_is_the_folder(elsewhere: Path) -> None:
-    assert resolve("tile64") == local_folder("tile64") == BUNDLED / "tile64"
+    assert resolve("tile64") == local_folder("tile64") == WEIGHTS_FOLDER / "tile64"
     for path in ("./tile64", "tile64/", str(elsewhere / "tile64"), Path("tile64")):
         folder = resolve(path)
         assert folder is not None and folder.resolve() == elsewhere / "tile64"
@@ -74,7 +74,7 @@ def test_an_untrained_bundled_name_is_the_created_model(tmp_path: Path, monkeypa
 def test_bundled_configurations_have_a_type() -> None:
     assert set(bundled_models()) == set(bundled_models("autoencoder")) | set(bundled_models("classifier"))
     for name in bundled_models():
-        assert json.loads((BUNDLED / name / "config.json").read_text())["type"] in TYPES
+        assert json.loads((WEIGHTS_FOLDER / name / "config.json").read_text())["type"] in TYPES
 
 
 def test_a_folder_without_a_configuration_raises(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.heads import Classifier
 from finola.heads.detector import Detector
 from finola.heads.mask_rcnn import Segmenter
-from finola.hub import BUNDLED, bundled_models, model_type, read_config
+from finola.hub import WEIGHTS_FOLDER, bundled_models, model_type, read_config
 from finola.masked import MaskedFinola
 from finola.model_zoo import load, load_encoder
 from finola.serialization import Pretrained
@@ -161,8 +161,8 @@ def test_invalid_waves_raise(saved, tmp_path: Path, change: State) -> None:
 
 @pytest.mark.parametrize("name", bundled_models())
 def test_bundled_weights_are_loaded_unchanged(name: str) -> None:
-    model = Classifier.from_pretrained(BUNDLED / name) if model_type(name) == "classifier" else load(name)
-    given, own = load_file(BUNDLED / name / "model.safetensors"), model.state_dict()
+    model = Classifier.from_pretrained(WEIGHTS_FOLDER / name) if model_type(name) == "classifier" else load(name)
+    given, own = load_file(WEIGHTS_FOLDER / name / "model.safetensors"), model.state_dict()
     assert given.keys() == own.keys()
     assert all(torch.equal(value.to(own[key]), own[key]) for key, value in given.items())
 

@@ -76,7 +76,7 @@ def require(*modules: str) -> None:
             )
 
 
-def shorten(value: object, length: int = 60) -> str:
+def shorten(value: object, length: int = 80) -> str:
     """The `repr` of a value, truncated to about `length` characters, for an error message."""
     if isinstance(value, int) and not -(10**length) < value < 10**length:
         return f"a number of {value.bit_length()} bits"  # Python limits the number of digits that it converts

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NoReturn, Union, get_args, get_origin
 
 from finola.config import ModelConfig
-from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
+from finola.errors import CorruptFileError, InputError, MissingFileError, first_line, shorten
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 CONFIG_BYTES = 16 * 2**20  # enough for a million class names
-BUNDLED = Path(__file__).parent / "weights"
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 UNTRAINED = {"waves512": "waves/512x1@16:64"}
 """Bundled names of models that have no weights: they are created with wave initialisation."""
 
@@ -43,15 +43,15 @@ def bundled_models(*wanted: str) -> list[str]:
     >>> bundled_models("classifier")
     ['masked-b-w720']
     """
-    names = sorted(file.parent.name for file in BUNDLED.glob(f"*/{CONFIG}"))
-    return [name for name in names if not wanted or read_config(BUNDLED / name)["type"] in wanted]
+    names = sorted(file.parent.name for file in WEIGHTS_FOLDER.glob(f"*/{CONFIG}"))
+    return [name for name in names if not wanted or read_config(WEIGHTS_FOLDER / name)["type"] in wanted]
 
 
 def local_folder(name: str | Path) -> Path | None:
     """Folder of a bundled model or of a path; None if there is no such folder."""
     if isinstance(name, str):
         if name in bundled_models():
-            return BUNDLED / name
+            return WEIGHTS_FOLDER / name
         if name in UNTRAINED:
             return None
     folder = Path(name).expanduser().absolute()  # absolute, since str(Path("./tile64")) is the bundled name
@@ -123,7 +123,7 @@ def full_name(name: str) -> str:
     """
     if name in UNTRAINED:
         return UNTRAINED[name]
-    return str(read_config(BUNDLED / name).get("name", name)) if name in bundled_models() else name
+    return str(read_config(WEIGHTS_FOLDER / name).get("name", name)) if name in bundled_models() else name
 
 
 def encoder_name(folder: Path) -> str:
@@ -189,7 +189,7 @@ def check_fields(config: Mapping[str, Any], hints: Mapping[str, Any], path: Path
             raise CorruptFileError(f"Corrupt file {path}: unknown field {key[:40]!r}; known fields: {known}.")
         if not _is_a(value, hints[key]):
             wanted = getattr(hints[key], "__name__", str(hints[key]))
-            raise CorruptFileError(f"Corrupt file {path}: {key} is {_short(value)}, expected type {wanted}.")
+            raise CorruptFileError(f"Corrupt file {path}: {key} is {shorten(value, 40)}, expected type {wanted}.")
 
 
 def _is_a(value: Any, hint: Any) -> bool:
@@ -202,10 +202,3 @@ def _is_a(value: Any, hint: Any) -> bool:
     if isinstance(value, bool):  # bool is a subclass of int
         return hint is bool
     return isinstance(value, (int, float) if hint is float else hint)
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return f"a JSON {type(value).__name__}"
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from finola.config import ModelConfig, nearest
 from finola.errors import InputError, MissingFileError, UnknownNameError
 from finola.hub import (
-    BUNDLED,
     CONFIG,
     UNTRAINED,
     WEIGHTS,
+    WEIGHTS_FOLDER,
     bundled_models,
     encoder_name,
     full_name,
@@ -253,7 +253,7 @@ def _count_classifier(name: str) -> dict[str, Count]:
 
     from finola.heads import build_head
 
-    config = read_config(BUNDLED / name)
+    config = read_config(WEIGHTS_FOLDER / name)
     encoder, encoding, feature_map = _encoder(config["encoder"], (config["image_size"],) * 2, None)
     with torch.device("meta"):
         head = build_head(config["head"], int(encoder.channels), len(config["classes"]))  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def test_bundled_models_are_listed_with_codecs_first(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text('{"name": "waves/64x1@8:32"}')
     (tmp_path / "later" / "codec.safetensors").touch()
-    monkeypatch.setattr(hub, "BUNDLED", tmp_path)
+    monkeypatch.setattr(hub, "WEIGHTS_FOLDER", tmp_path)
     assert [name for name in names() if name in (DEFAULT_CODEC, "early", "later")] == [DEFAULT_CODEC, "later", "early"]
     assert label("early") == "early, trained" and "64" in describe("early")
 

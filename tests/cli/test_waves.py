@@ -64,7 +64,7 @@ def test_saved_model_with_invertible_B_has_Q(capsys, tmp_path, folder):
     Autoencoder("mf-w720/16x1@4:32").save_pretrained(tmp_path / "model")
     result = run_json(capsys, str(tmp_path / "model"), "--images", str(folder / "0.png"))
     assert result["residual_Q"]["mean"] > 0.1
-    assert result["quadrants"]["right-down"]["words"].startswith("Q = AB⁻¹ diagonalised")
+    assert result["quadrants"]["right-down"]["description"].startswith("Q = AB⁻¹ diagonalised")
     assert main(["waves", str(tmp_path / "model"), "--images", str(folder / "0.png"), "--quadrant", "right-up"]) == 0
     assert "speeds of right-up" in capsys.readouterr().out
 

@@ -68,8 +68,8 @@ def test_every_identity_of_the_paper_holds_in_every_quadrant(kind: type[LinearAf
 def test_shortcuts_are_those_of_the_right_down_quadrant() -> None:
     found = waves(NormLinear(8))
     assert found.Q is not None
-    assert found.words == found["right-down"].words
-    assert found.words.startswith("Q = AB⁻¹ diagonalised")
+    assert found.description == found["right-down"].description
+    assert found.description.startswith("Q = AB⁻¹ diagonalised")
     assert relative(found.alpha / found.beta, found.speeds) <= 1e-14
     assert torch.equal(found.H_A, found.inverse @ found["right-down"].A.to(found.inverse))
     assert torch.equal(found.H_B, found.inverse @ found["right-down"].B.to(found.inverse))
@@ -89,7 +89,7 @@ def test_real_speeds_are_alpha_over_beta_and_V_is_P() -> None:
     real.alpha.data[4] = real.beta.data[4] = 0
     real.alpha_minus.data[5] = real.beta.data[5]
     found = waves(real)
-    assert "Real speeds" in found.words
+    assert "Real speeds" in found.description
     expected = (real.alpha.double() / real.beta.double()).detach()
     rest = [k for k in range(16) if k not in (3, 4)]
     assert torch.equal(found.speeds[rest].real, expected[rest])
@@ -107,7 +107,7 @@ def test_unit_speeds_are_one() -> None:
             found = waves(source)[quadrant]
             assert torch.equal(found.speeds, torch.ones(16, dtype=torch.complex128))
             assert found.shares()["unit"] == 1
-            assert "one" in found.words
+            assert "one" in found.description
 
 
 @pytest.mark.parametrize("kind", [NormLinear, RealSpeeds, UnitSpeeds])
@@ -119,7 +119,7 @@ def test_a_singular_matrix_never_raises_and_is_described(kind: type[LinearAfterN
     for quadrant in QUADRANTS:
         found = waves(transition)[quadrant]
         assert found.Q is None and found.cond_B == math.inf
-        assert "inverse" in found.words
+        assert "inverse" in found.description
         assert_decoupled(found)
 
 
@@ -169,10 +169,10 @@ def test_degenerate_pencils_never_raise_and_are_described(case: str) -> None:
         assert {kind: found.kinds.count(kind) for kind in set(found.kinds)} == expected
     assert_decoupled(found)
     if found.Q is None:
-        assert "inverse" in found.words
+        assert "inverse" in found.description
     for kind in ("infinite", "static", "undefined"):
         if kind in found.kinds:
-            assert f"{found.kinds.count(kind)} {kind}" in found.words
+            assert f"{found.kinds.count(kind)} {kind}" in found.description
     z = torch.randn(1, 8, 2, 2, dtype=torch.float64)
     assert relative(found.unproject(found.project(z)), z) <= 1e-8
     assert torch.isfinite(torch.view_as_real(found.eigenvectors)).all()
@@ -218,7 +218,7 @@ def test_wave_initialised_speeds_are_recovered(name: str) -> None:
         assert all(part.kinds[channel] == "static" for channel in others)
         assert_decoupled(part, 1e-6)  # the model's matrices are float32
         assert part.Q is None and part.cond_B == math.inf and part.cond_V == 1
-        assert "plane waves" in part.words
+        assert "plane waves" in part.description
     assert all("px per cycle" in found.describe(channel) for channel in pairs.tolist())
 
 
@@ -228,7 +228,7 @@ def test_a_model_changed_by_training_is_diagonalised_numerically() -> None:
         parameter.data += 0.02 * torch.randn_like(parameter)
     found = waves(model)
     assert found.basis is None and found.describe(1) == ""
-    assert found.words.startswith("Q = AB⁻¹ diagonalised")
+    assert found.description.startswith("Q = AB⁻¹ diagonalised")
     assert_decoupled(found["left-up"])
 
 

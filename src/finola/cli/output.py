@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from finola.errors import FinolaError, InputError
 from finola.hub import local_folder
@@ -23,6 +24,10 @@ PROGRESS_SECONDS = 2.0
 
 MISMATCH = "in loading state_dict"
 """Part of PyTorch's message for weights that do not match the model."""
+
+
+NUMBER = re.compile(r"[-+−±<>≤≥~]?\s?[.\d]|[-–—]?$")
+"""Start of a table cell that holds a number or nothing."""
 
 
 def is_bad_input(error: Exception) -> bool:
@@ -107,16 +112,19 @@ def write_metrics(folder: Path, summary: dict[str, Any], rows: Sequence[dict[str
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with the first column left-aligned and the others right-aligned."""
+    """Print a table, with columns of numbers right-aligned and columns of text left-aligned."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    lines = [[str(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=number == 0)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        numbers = sum(NUMBER.match(line[number]) is not None for line in lines)
+        justify: Literal["right", "left"] = "right" if number and 2 * numbers >= len(lines) else "left"
+        table.add_column(column, justify=justify, no_wrap=number == 0)
+    for line in lines:
+        table.add_row(*line)
     width = None if sys.stdout.isatty() else 110  # fixed width for files and pipes
     Console(width=width).print(table)
 

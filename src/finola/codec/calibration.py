@@ -59,7 +59,7 @@ class Calibration:
         """b (T, K) → latents (T, D)."""
         return (self.mean + b.double() @ self.synthesis.double().T).float()
 
-    def rounded(self, latents: Tensor, step: int) -> Tensor:
+    def quantised(self, latents: Tensor, step: int) -> Tensor:
         """Quantise and dequantise latents (T, D) as a file with this step does."""
         values = torch.from_numpy(self.coder.quantise(self.analyse(latents), step).values)
         return self.synthesise(values.float() * step_size(step)).to(latents)
@@ -186,7 +186,8 @@ def load_codec(word: str) -> CodecModel | ElasticCodec:
     if model.config.elastic:
         assert folder is not None
         model = model.for_inference()
-        return ElasticCodec(*_identity(folder, tables), model, ElasticCoder.load(tables, model))
+        identity = _identity(folder, tables, str(model.config).encode())
+        return ElasticCodec(*identity, model, ElasticCoder.load(tables, model))
     calibration = Calibration.load(tables)
     basis = wave_basis(model) if model.config.is_waves else None
     expected = model.config.paths * (model.config.channels if basis is None else basis.size)
@@ -202,10 +203,10 @@ def load_codec(word: str) -> CodecModel | ElasticCodec:
     return CodecModel(name, digest, model.for_inference(), calibration, FORMER_HASHES.get(digest))
 
 
-def _identity(folder: Path, tables: Path) -> tuple[str, bytes]:
-    """Name and hash of the codec in a folder."""
+def _identity(folder: Path, tables: Path, *more: bytes) -> tuple[str, bytes]:
+    """Name of the codec in a folder, and the hash of its tables, its weights and `more`."""
     name = re.sub(r"[^a-z0-9._-]", "", folder.resolve().name.lower())[:32] or "model"
-    return name, _hash(tables.read_bytes(), (folder / WEIGHTS).read_bytes())
+    return name, _hash(tables.read_bytes(), (folder / WEIGHTS).read_bytes(), *more)
 
 
 def _spectrum_bytes(model: Autoencoder, basis: WaveBasis) -> bytes:

@@ -106,6 +106,7 @@ class StoredTiles:
         read = _integer_chunks if self._coded else _level_chunks
         self._stream: Iterator[NDArray[Any]] = read(container, codec, grid[0] * grid[1])
         self._chunks: dict[int, NDArray[Any]] = {}
+        self._chunks_read = 0
 
     def latents(self, rows: range, columns: range) -> Tensor:
         """Latents (tiles, D) of a rectangle of tiles in row-major order."""
@@ -116,10 +117,11 @@ class StoredTiles:
 
     def _run(self, first: int, count: int) -> NDArray[Any]:
         numbers = range(first // CHUNK, (first + count - 1) // CHUNK + 1)
-        while numbers.stop > len(self._chunks) + (min(self._chunks, default=0)):
+        while self._chunks_read < numbers.stop:
             chunk = next(self._stream)
             small = np.abs(chunk).max(initial=0) < 2**15
-            self._chunks[max(self._chunks, default=-1) + 1] = chunk.astype(np.int16) if small else chunk
+            self._chunks[self._chunks_read] = chunk.astype(np.int16) if small else chunk
+            self._chunks_read += 1
         if self._single_row:
             self._chunks = {number: chunk for number, chunk in self._chunks.items() if number >= numbers.start}
         joined = np.concatenate([self._chunks[number] for number in numbers])

@@ -82,8 +82,8 @@ def _headline(waves: Waves, measurement: Measurement, quadrant: str) -> str:
         f"σ from {measurement.sigma_min:.4g} to {measurement.sigma_max:.4g}",
         f"varying by {measurement.sigma_spread:.2g} within a map",
     )
-    words = textwrap.fill(waves[quadrant].words, 190)
-    return f"{model.label}, {quadrant}:  {'   ·   '.join(metrics)}\n{words}"
+    description = textwrap.fill(waves[quadrant].description, 190)
+    return f"{model.label}, {quadrant}:  {'   ·   '.join(metrics)}\n{description}"
 
 
 def _plane(axes: Axes, quadrant: Quadrant) -> None:

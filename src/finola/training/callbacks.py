@@ -208,7 +208,7 @@ class SampleImages(Callback):
         if not trainer.is_global_zero or samples is None or not self.count:
             return
         images = samples[: self.count]
-        sheet = contact_sheet(images, pl_module.draw(images))  # type: ignore[operator]
+        sheet = contact_sheet(images, pl_module.sample_images(images))  # type: ignore[operator]
         self.folder.mkdir(parents=True, exist_ok=True)
         save_photo(sheet, self.folder / f"step-{trainer.global_step:07d}.png")
         for logger in trainer.loggers:

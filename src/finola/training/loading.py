@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finola.config import nearest
-from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
+from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError, shorten
 from finola.recipes.table import RECIPES
 from finola.training.config import Recipe, ReconstructionRecipe, recipe_class
 from finola.training.validation import (
@@ -22,12 +22,11 @@ from finola.training.validation import (
     nest,
     parse_setting,
     schema,
-    shown,
 )
 
 RECIPE = "recipe.yaml"
 """File of the resolved recipe in a run directory."""
-BUNDLED = Path(__file__).parents[1] / "recipes"
+RECIPE_FOLDER = Path(__file__).parents[1] / "recipes"
 COMMAND_LINE = "the command line"
 MAX_SETTINGS = 500
 
@@ -50,8 +49,8 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
-            raise InputError(f"Invalid override {shown(override)}. Write key=value, such as schedule.epochs=20.")
-        value = parse_setting(text, f"The override {shown(override)}")
+            raise InputError(f"Invalid override {shorten(override)}. Write key=value, such as schedule.epochs=20.")
+        value = parse_setting(text, f"The override {shorten(override)}")
         if key == "stages":
             stages = _stages(value, COMMAND_LINE)
             continue
@@ -59,7 +58,7 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         if key.startswith("stages."):
             number, _, key = key.removeprefix("stages.").partition(".")
             if number not in map(str, range(1, len(stages) + 1)) or not key:
-                raise InputError(f"Invalid override {shown(override)}: {path} has {len(stages)} stages.")
+                raise InputError(f"Invalid override {shorten(override)}: {path} has {len(stages)} stages.")
             targets = [stages[int(number) - 1]]
         for target in targets:
             # Overriding a whole section, as in optimiser.groups={}, replaces all its settings.
@@ -85,7 +84,7 @@ def stage_recipes(recipe: Recipe) -> list[Recipe]:
 def _stages(value: Any, where: str) -> list[Settings]:
     """Settings of the stages of a recipe, by dotted key."""
     if not isinstance(value, list) or not all(isinstance(stage, dict) for stage in value):
-        raise InputError(f"{where} sets stages to {shown(value)}, but a list of sections is expected.")
+        raise InputError(f"{where} sets stages to {shorten(value)}, but a list of sections is expected.")
     stages: list[Settings] = []
     for number, stage in enumerate(value, 1):
         settings = {key: (item, f"stage {number} of {where}") for key, item in leaves(stage)}
@@ -102,7 +101,7 @@ def _build(settings: Settings, source: Path | str) -> Recipe:
 
     task, where = settings.get("task", (ReconstructionRecipe.task, ""))
     if not isinstance(task, str):
-        raise InputError(f"{where} sets task to {shown(task)}, but a string is expected.")
+        raise InputError(f"{where} sets task to {shorten(task)}, but a string is expected.")
     kind: Any = recipe_class(task)
     if len(settings) > MAX_SETTINGS:
         raise InputError(f"{source} has {len(settings)} settings; the maximum is {MAX_SETTINGS}.")
@@ -130,7 +129,7 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 def list_recipes() -> list[str]:
     """Names of the bundled recipes: the generated ones and the YAML files, except bases (leading underscore)."""
-    return sorted([*RECIPES, *(name_of(path) for path in BUNDLED.rglob("[!_]*.yaml"))])
+    return sorted([*RECIPES, *(name_of(path) for path in RECIPE_FOLDER.rglob("[!_]*.yaml"))])
 
 
 def find(source: str | Path) -> Path | str:
@@ -144,9 +143,9 @@ def find(source: str | Path) -> Path | str:
         return path
     if path.as_posix() in RECIPES:
         return path.as_posix()
-    bundled = BUNDLED / f"{source}.yaml"
+    bundled = RECIPE_FOLDER / f"{source}.yaml"
     if not bundled.is_file():
-        raise UnknownNameError(f"Unknown recipe {shown(source)}: {nearest(str(source), list_recipes())}")
+        raise UnknownNameError(f"Unknown recipe {shorten(source)}: {nearest(str(source), list_recipes())}")
     return bundled
 
 
@@ -158,8 +157,8 @@ def name_of(found: Path | str) -> str:
     """
     if isinstance(found, str):
         return found
-    path = found.resolve()
-    inside = path.relative_to(BUNDLED.resolve()) if path.is_relative_to(BUNDLED.resolve()) else Path(path.name)
+    path, folder = found.resolve(), RECIPE_FOLDER.resolve()
+    inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
     return inside.with_suffix("").as_posix()
 
 
@@ -185,7 +184,7 @@ def _with_bases(found: Path | str) -> list[tuple[str, dict[str, Any]]]:
 def _find_base(base: Any, recipe: Path | str) -> Path | str:
     """Resolve a base to a file in the same folder or a bundled recipe."""
     if not isinstance(base, str) or not Path(base).name or len(base) > 200 or "\0" in base:
-        raise InputError(f"{recipe} has base {shown(base)}, which is not a valid recipe name.")
+        raise InputError(f"{recipe} has base {shorten(base)}, which is not a valid recipe name.")
     if isinstance(recipe, Path):
         beside = (recipe.parent / base).with_suffix(".yaml")
         if beside.is_file():

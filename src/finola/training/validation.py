@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from finola.errors import CorruptFileError, InputError
+from finola.errors import CorruptFileError, InputError, shorten
 from finola.training.config import TASKS
 
 MAX_FILE_SIZE = 2**20
@@ -90,7 +90,7 @@ def _loader() -> Any:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             for key, count in Counter(keys).items():
                 if count > 1:
-                    raise InputError(f"sets {shown(key)} {count} times.")
+                    raise InputError(f"sets {shorten(key)} {count} times.")
             return super().construct_mapping(node, deep=deep)
 
     Loader.yaml_implicit_resolvers = {
@@ -121,17 +121,17 @@ def _check_events(text: str) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
             if any("\ud800" <= character <= "\udfff" for character in event.value):
-                raise InputError(f"contains {shown(event.value)}, which is not valid Unicode.")
+                raise InputError(f"contains {shorten(event.value)}, which is not valid Unicode.")
             if "${" in event.value or event.value == "???":  # ??? marks a missing value in OmegaConf
                 raise InputError(
-                    f"contains the interpolation {shown(event.value)}. Interpolation is not supported: write the value."
+                    f"contains the interpolation {shorten(event.value)}, which is not supported: write the value."
                 )
             if len(event.value) > MAX_VALUE_LENGTH:
                 raise InputError(
                     f"contains a value of {len(event.value)} characters; the maximum is {MAX_VALUE_LENGTH}."
                 )
         if getattr(event, "tag", None) is not None:
-            raise InputError(f"contains the YAML tag {shown(event.tag)}. Tags are not supported: remove it.")
+            raise InputError(f"contains the YAML tag {shorten(event.tag)}. Tags are not supported: remove it.")
         if values > MAX_VALUES:
             raise InputError(f"contains more than {MAX_VALUES} values, which is the maximum.")
         if depth > MAX_DEPTH:
@@ -151,12 +151,6 @@ def _check_numbers(value: Any) -> None:
         raise InputError(f"contains an integer of {value.bit_length()} bits; the maximum is 63.")
     elif isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"contains the number {value}, but settings must be finite.")
-
-
-def shown(value: object) -> str:
-    """Return the `repr` of a value, truncated to 80 characters, for error messages."""
-    text = repr(value if not isinstance(value, str) else value[:200])
-    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -197,10 +191,10 @@ def check_key(kind: Any, key: str, value: Any, where: str) -> None:
     # OmegaConf does not check the type of lists and sections inside a list.
     items = value if typing.get_origin(expected) is list and isinstance(value, list) else []
     if any(item is None or isinstance(item, list | dict) for item in items):
-        raise InputError(f"{where} sets {key} to {shown(value)}, but {_describe(expected)} is expected.")
+        raise InputError(f"{where} sets {key} to {shorten(value)}, but {_describe(expected)} is expected.")
     if dataclasses.is_dataclass(expected) and not isinstance(value, dict):
         example = f"{key}.{dataclasses.fields(expected)[0].name}"
-        got = f"{shown(value)} ({type(value).__name__})"
+        got = f"{shorten(value)} ({type(value).__name__})"
         raise InputError(f"{where} sets {key} to {got}, but it is a section with settings such as {example}.")
 
 
@@ -212,7 +206,7 @@ def check_type(kind: Any, key: str, value: Any, where: str) -> None:
     try:
         OmegaConf.to_object(OmegaConf.merge(schema(kind), nest({key: (value, where)})))
     except (OmegaConfBaseException, ValueError, TypeError) as error:
-        got = f"{shown(value)} ({type(value).__name__})"
+        got = f"{shorten(value)} ({type(value).__name__})"
         raise InputError(f"{where} sets {key} to {got}, but {_describe(_type_of(kind, key))} is expected.") from error
 
 
@@ -269,7 +263,7 @@ def _unknown_key(kind: Any, key: str, where: str) -> str:
     section, _, last = key.rpartition(".")
     pattern = "optimiser.groups.NAME" if section.startswith("optimiser.groups.") else section
     if new := RENAMED.get(f"{pattern}.{last}"):
-        return f"Setting {shown(key)} in {where} has been renamed to {section}.{new}."
+        return f"Setting {shorten(key)} in {where} has been renamed to {section}.{new}."
     tasks = [task for task, other in TASKS.items() if key in known_keys(other)]
     only = f", only for {' and '.join(tasks)}" if tasks else ""
 
@@ -279,4 +273,4 @@ def _unknown_key(kind: Any, key: str, where: str) -> str:
         return difflib.SequenceMatcher(None, key, candidate).ratio() + last_ratio
 
     nearest_key = max(known_keys(kind), key=similarity)
-    return f"Unknown setting {shown(key)} in {where} for the task {kind.task}{only}: did you mean {nearest_key}?"
+    return f"Unknown setting {shorten(key)} in {where} for the task {kind.task}{only}: did you mean {nearest_key}?"

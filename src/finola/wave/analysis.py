@@ -54,7 +54,7 @@ class Quadrant:
     cond_B: float
     cond_V: float
     kinds: list[str]  # per speed: complex, real, unit, infinite, static, or undefined
-    words: str  # one-sentence description of the method and the result
+    description: str  # one-sentence description of the method and the result
 
     @cached_property
     def speeds(self) -> Tensor:
@@ -152,8 +152,8 @@ class Waves:
         if found is None:
             found = diagonalise(A, B, self.noise, cond_B)
         Q = torch.linalg.solve(B, A, left=False) if cond_B * self.noise < 1 else None
-        alpha, beta, V, inverse, cond_V, names, words = found
-        return Quadrant(name, A, B, alpha, beta, V, inverse, Q, cond_B, cond_V, names, words)
+        alpha, beta, V, inverse, cond_V, names, description = found
+        return Quadrant(name, A, B, alpha, beta, V, inverse, Q, cond_B, cond_V, names, description)
 
     @property
     def speeds(self) -> Tensor:
@@ -211,9 +211,9 @@ class Waves:
         return self["right-down"].kinds
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """One-sentence description of how the speeds were computed."""
-        return self["right-down"].words
+        return self["right-down"].description
 
     def project(self, z: Tensor, quadrant: str = "right-down") -> Tensor:
         """ζ = V⁻¹z: (N, C, H, W) → complex (N, C, H, W)."""

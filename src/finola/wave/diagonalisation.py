@@ -40,7 +40,7 @@ class Diagonalised(NamedTuple):
     V_inverse: Tensor  # (C, C)
     cond_V: float
     kinds: list[str]  # one of KINDS per speed
-    words: str  # one-sentence description
+    description: str  # one-sentence description
 
 
 def condition(matrix: Tensor) -> float:
@@ -79,7 +79,7 @@ def kinds(alpha: Tensor, beta: Tensor) -> list[str]:
 
 
 def diagonalise(A: Tensor, B: Tensor, noise: float = 1e-10, cond_B: float | None = None) -> Diagonalised:
-    """Diagonalise Q = AB⁻¹, or the matrix pencil (A, B) if B is singular. Never raises; `words` describes the method.
+    """Diagonalise Q = AB⁻¹, or the matrix pencil (A, B) if B is singular. Never raises.
 
     `noise` is the relative size below which a singular value counts as zero.
 
@@ -94,19 +94,19 @@ def diagonalise(A: Tensor, B: Tensor, noise: float = 1e-10, cond_B: float | None
         result = _assemble(eigen.values, torch.ones_like(eigen.values), eigen)
         done = "diagonalised" if all(eigen.good) else "is not fully diagonalisable"
         return _describe(f"Q = AB⁻¹ {done}, cond(B) = {cond_B:.3g}", result)
-    words = f"B has no inverse (cond(B) = {cond_B:.3g})"
+    method = f"B has no inverse (cond(B) = {cond_B:.3g})"
     found = _solve_pencil(A, B, noise)
     if found is None:
         # ẑ has zero mean, so subtracting the row means of A and B changes no step, but may make the pencil regular.
         found = _solve_pencil(A - A.mean(1, keepdim=True), B - B.mean(1, keepdim=True), noise, centred=True)
     if found is not None:
-        return _describe(f"{words}, so the speeds are generalised eigenvalues α/β of the matrix pencil (A, B)", found)
+        return _describe(f"{method}, so the speeds are generalised eigenvalues α/β of the matrix pencil (A, B)", found)
     reached, static = _split(torch.cat([A, B], dim=1), noise)
     V = torch.cat([reached, static], dim=1).to(torch.complex128)
     none = torch.zeros(len(A), dtype=torch.complex128)
     names = ["undefined"] * reached.shape[1] + ["static"] * static.shape[1]
     result = Diagonalised(none, none, V, V.mH, 1.0, names, "")
-    return _describe(f"{words} and the matrix pencil (A, B) is singular: Δx z and Δy z have no fixed ratio", result)
+    return _describe(f"{method} and the matrix pencil (A, B) is singular: Δx z and Δy z have no fixed ratio", result)
 
 
 def proportional(P: Tensor, alpha: Tensor, beta: Tensor) -> Diagonalised | None:
@@ -114,24 +114,24 @@ def proportional(P: Tensor, alpha: Tensor, beta: Tensor) -> Diagonalised | None:
     cond = condition(P)
     if cond > CONDITION_V:
         return None
-    words = f"Real speeds α/β of A = P·diag(α) and B = P·diag(β) (Eq. 8); V = P, cond(V) = {cond:.3g}."
+    method = f"Real speeds α/β of A = P·diag(α) and B = P·diag(β) (Eq. 8); V = P, cond(V) = {cond:.3g}."
     alpha, beta = alpha.to(torch.complex128), beta.to(torch.complex128)
     inverse = torch.linalg.inv(P).to(torch.complex128)
-    return Diagonalised(alpha, beta, P.to(torch.complex128), inverse, cond, kinds(alpha, beta), words)
+    return Diagonalised(alpha, beta, P.to(torch.complex128), inverse, cond, kinds(alpha, beta), method)
 
 
 def identical(P: Tensor, noise: float) -> Diagonalised:
     """Diagonalise A = B = P (Eq. 9): all speeds are one, V = P; directions outside the range of P are static."""
     one = torch.ones(len(P), dtype=torch.float64)
-    words = "All speeds are one, because A = B (Eq. 9)"
+    method = "All speeds are one, because A = B (Eq. 9)"
     result = proportional(P, one, one)
     if result is not None:
-        return _describe(f"{words}; V = P", result)
+        return _describe(f"{method}; V = P", result)
     U, S, _ = torch.linalg.svd(P)
     alpha = torch.where(noise * S[0] < S, one, 0).to(torch.complex128)
     U = U.to(torch.complex128)
     result = Diagonalised(alpha, alpha, U, U.mH, 1.0, kinds(alpha, alpha), "")
-    return _describe(f"{words}; P has no inverse, so V contains its left singular vectors", result)
+    return _describe(f"{method}; P has no inverse, so V contains its left singular vectors", result)
 
 
 def rotating(vectors: Tensor, pairs: Tensor, theta_x: Tensor, theta_y: Tensor, scale: float) -> Diagonalised:
@@ -152,11 +152,11 @@ def rotating(vectors: Tensor, pairs: Tensor, theta_x: Tensor, theta_y: Tensor, s
         return step
 
     alpha, beta = steps(theta_x), steps(theta_y)
-    words = (
+    method = (
         f"The {len(pairs)} plane waves this model was initialised from, each with speed (e^{{iu}} − 1)/(e^{{iv}} − 1) "
         "and its conjugate, u and v in radians per step; B has no inverse by construction"
     )
-    return _describe(words, Diagonalised(alpha, beta, V, V.mH, 1.0, kinds(alpha, beta), ""))
+    return _describe(method, Diagonalised(alpha, beta, V, V.mH, 1.0, kinds(alpha, beta), ""))
 
 
 def _solve_pencil(A: Tensor, B: Tensor, noise: float, centred: bool = False) -> Diagonalised | None:
@@ -255,12 +255,12 @@ def _assemble(alpha: Tensor, beta: Tensor, eigen: _Eigen) -> Diagonalised:
     return Diagonalised(alpha, beta, eigen.V, eigen.inverse, eigen.cond, names, "")
 
 
-def _describe(words: str, result: Diagonalised) -> Diagonalised:
-    """Set `words`: the method, cond(V), and the number of infinite, static and undefined speeds."""
+def _describe(method: str, result: Diagonalised) -> Diagonalised:
+    """Set `description`: the method, cond(V), and the number of infinite, static and undefined speeds."""
     meanings = {
         "infinite": "infinite (no change along y)",
         "static": "static (no change at all)",
         "undefined": "undefined (no eigenvector)",
     }
     found = [f"{result.kinds.count(kind)} {meaning}" for kind, meaning in meanings.items() if kind in result.kinds]
-    return result._replace(words="; ".join([words, f"cond(V) = {result.cond_V:.3g}", *found]) + ".")
+    return result._replace(description="; ".join([method, f"cond(V) = {result.cond_V:.3g}", *found]) + ".")

@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> None:
 
 def _row(group: str, name: str) -> dict[str, Any]:
     from finola.config import ModelConfig
-    from finola.hub import BUNDLED, full_name, read_config
+    from finola.hub import WEIGHTS_FOLDER, full_name, read_config
     from finola.model_zoo import sizes
 
     counted = sizes(name)
     row: dict[str, Any] = {"group": group, "name": name}
     if "head" in counted:
-        row["classes"] = len(read_config(BUNDLED / name)["classes"])
+        row["classes"] = len(read_config(WEIGHTS_FOLDER / name)["classes"])
     else:
         config = ModelConfig.parse(full_name(name))
         row |= {"latent": config.channels * config.paths, "parameters_per_matrix": config.channels**2}

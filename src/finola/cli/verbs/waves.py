@@ -104,7 +104,7 @@ def _read(photo: Photo) -> tuple[Photo, Tensor]:
 def _plain(quadrant: Quadrant) -> dict[str, Any]:
     shares = quadrant.shares()
     conditions = {"cond_B": _finite(quadrant.cond_B), "cond_V": _finite(quadrant.cond_V)}
-    return {"words": quadrant.words, "has_Q": quadrant.Q is not None, **conditions, "shares": shares}
+    return {"description": quadrant.description, "has_Q": quadrant.Q is not None, **conditions, "shares": shares}
 
 
 def _finite(value: float) -> float | str:
@@ -129,9 +129,9 @@ def _print(args: argparse.Namespace, measurement: Measurement, quadrants: list[Q
         for one in quadrants
     ]
     print_table(f"{args.model}: speeds by kind", ["quadrant", *kinds, "cond(B)", "cond(V)"], rows)
-    for words in dict.fromkeys(one.words for one in quadrants):
-        names = [one.name for one in quadrants if one.words == words]
-        print(f"  {', '.join(names) if len(names) < len(quadrants) else 'all'}: {words}")
+    for description in dict.fromkeys(one.description for one in quadrants):
+        names = [one.name for one in quadrants if one.description == description]
+        print(f"  {', '.join(names) if len(names) < len(quadrants) else 'all'}: {description}")
     print()
     residual_Q = measurement.residual_Q
     orders = ("horizontal", "vertical", "mean")

@@ -72,7 +72,7 @@ class Task(LightningModule):
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Named scalar losses of one batch; their sum is minimised."""
 
-    def draw(self, images: Tensor) -> Tensor:
+    def sample_images(self, images: Tensor) -> Tensor:
         """Compute the sample images shown below the validation photos, (N, 3, H, W)."""
         drawn: Tensor = self.model(images)
         return drawn

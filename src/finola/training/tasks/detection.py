@@ -125,7 +125,7 @@ class Detect(Task):
                 if metrics[name] is not None:
                     self.log(f"val/{prefix}{name.lower()}", metrics[name], rank_zero_only=False)
 
-    def draw(self, images: Tensor) -> Tensor:
+    def sample_images(self, images: Tensor) -> Tensor:
         """Draw the detected objects on the sample photos."""
         drawn = images.clone()
         for number, detections in enumerate(self.model.detect(images, self._sizes)):

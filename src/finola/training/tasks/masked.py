@@ -53,7 +53,7 @@ class Masked(Task):
         prediction: Prediction = self.model(images, places.to(images.device))
         return prediction
 
-    def draw(self, images: Tensor) -> Tensor:
+    def sample_images(self, images: Tensor) -> Tensor:
         """Combine the visible pixels with the predicted masked pixels."""
         predicted, masked = self.predict(images)
         return torch.where(masked, predicted, images)

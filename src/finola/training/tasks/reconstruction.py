@@ -90,7 +90,7 @@ class Reconstruction(Task):
         # Random rounding of the count makes the expected fraction exact for any batch size.
         count = int(self.recipe.loss.quantised_fraction * len(q) + torch.rand(()))
         original = q[:count].detach()
-        quantised = to_q(self.model, self.calibration.rounded(to_latents(self.model, original), step))
+        quantised = to_q(self.model, self.calibration.quantised(to_latents(self.model, original), step))
         return torch.cat([q[:count] + (quantised - original), q[count:]])
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -106,7 +106,7 @@ class Reconstruction(Task):
         if batch_idx == 0:
             self.samples = images[: max(self.recipe.logging.samples, HEALTH_IMAGES)]
 
-    def draw(self, images: Tensor) -> Tensor:
+    def sample_images(self, images: Tensor) -> Tensor:
         """Reconstruct as in validation."""
         return self._reconstruct(images)
 
