@@ -1,0 +1,64 @@
+"""The commands in the documentation are accepted by the argument parser, and the recipes that they train exist."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from finola.cli import build_parser
+from finola.training.loading import list_recipes, load_recipe
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    path for pattern in ("README.md", "docs/*.md", "src/finola/weights/*/*.md") for path in sorted(ROOT.glob(pattern))
+]
+
+
+def commands(text: str) -> list[list[str]]:
+    """Arguments of all commands in code blocks, fenced or indented, with continued lines joined."""
+    fenced = "".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    indented = "".join(re.findall(r"^    .*\n", text, re.MULTILINE))
+    lines = (fenced + indented).replace("\\\n", " ").splitlines()
+    found = [
+        part for line in lines for part in re.split(r"\s{2,}(?=finola )", f"  {line}") if part.startswith("finola ")
+    ]
+    return [shlex.split(re.split(r" [>|] ", part)[0], comments=True)[1:] for part in found]
+
+
+def mentioned_options(text: str) -> list[tuple[str, str]]:
+    """Verb and option of inline code such as `finola waves MODEL --plot FILE`."""
+    spans = re.findall(r"`finola ([a-z]+)([^`]*)`", text)
+    return [(verb, option) for verb, rest in spans for option in re.findall(r"(?<![\w-])--?[a-z][\w-]*", rest)]
+
+
+def known_options(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Help text by verb, nested verbs included."""
+    verbs = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices
+    texts = {}
+    for name, verb in verbs.items():
+        nested = [action.choices for action in verb._actions if isinstance(action, argparse._SubParsersAction)]
+        texts[name] = verb.format_help() + "".join(one.format_help() for each in nested for one in each.values())
+    return texts
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_documented_commands_are_valid(page):
+    parser, text = build_parser(), page.read_text(encoding="utf-8")
+    for command in commands(text):
+        arguments = parser.parse_args(command)
+        if command[0] == "train" and arguments.recipe in list_recipes():
+            load_recipe(arguments.recipe, arguments.overrides)
+        elif command[0] == "train" and arguments.recipe:
+            assert arguments.resume or arguments.recipe.endswith(".yaml"), command
+    known = known_options(parser)
+    for verb, option in mentioned_options(text):
+        assert re.search(rf"(?<![\w-]){option}\b", known[verb]), f"finola {verb} has no option {option}"
+
+
+def test_the_documentation_has_commands_of_every_form():
+    found = {command[0] for page in PAGES for command in commands(page.read_text(encoding="utf-8"))}
+    assert found >= {"reconstruct", "compress", "decompress", "train", "latent", "app", "detect"}
