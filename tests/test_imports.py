@@ -14,7 +14,7 @@ import finola
 ROOT = Path(finola.__file__).parent
 LAYERS = (
     {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
-    | {"image_io", "checks", "paper", "pixel_net", "pooling", "folding", "serialization", "hub"},
+    | {"image_io", "checks", "paper", "pixel_net", "layers", "serialization", "hub"},
     {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "model_zoo", "weights"},
     {"codec", "data"},
     {"training", "evaluation", "baselines", "compare", "recipes"},

@@ -15,8 +15,7 @@ from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
-from finola.folding import fold_norms
-from finola.pooling import build_pool
+from finola.layers import build_pool, fold_norms
 from finola.propagation import Order, propagate, start_positions
 from finola.serialization import Pretrained
 from finola.tiling import reconstruct

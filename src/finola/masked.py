@@ -21,7 +21,7 @@ from finola.config import ModelConfig, show_size
 from finola.decoders import build_decoder
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
-from finola.pooling import AttentionPool
+from finola.layers import AttentionPool
 from finola.propagation import Direction, Position, Step, propagate
 from finola.serialization import Pretrained
 from finola.transitions import build_transition, check_named, prepared

@@ -228,7 +228,7 @@ def count(name: str) -> dict[str, Count]:
 
     from finola.decoders import build_decoder
     from finola.decoders.conv_ae import ConvGrower
-    from finola.pooling import build_pool
+    from finola.layers import build_pool
     from finola.transitions import build_transition
 
     encoder, encoding, feature_map = _encoder(config.encoder, config.image_size, config if config.is_waves else None)

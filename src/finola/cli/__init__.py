@@ -23,7 +23,7 @@ GROUPS = {
         "info": "info",
         "classify": "photos",
         "detect": "detect",
-        "segment": "segment",
+        "segment": "detect",
     },
     "models": {"models": "models", "evaluate": "evaluate", "compare": "compare", "probe": "probe"},
     "training": {"train": "train", "calibrate": "codec", "spectrum": "waves"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from finola.pooling import AttentionPool
+from finola.layers import AttentionPool
 
 
 class DepthwiseBlock(nn.Module):

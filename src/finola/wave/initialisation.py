@@ -15,7 +15,7 @@ from finola.decoders.waves import AddedDecoder, ConvRefinement, WaveDecoder
 from finola.encoders.elastic import ElasticEncoder
 from finola.encoders.waves import WaveEncoder
 from finola.errors import InputError
-from finola.pooling import AttentionPool
+from finola.layers import AttentionPool
 from finola.serialization import weights_follow
 from finola.transitions import NormLinear
 from finola.wave.basis import WaveBasis

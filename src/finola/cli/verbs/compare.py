@@ -83,10 +83,10 @@ def run(args: argparse.Namespace) -> None:
 
         plot_rate_distortion(result, args.plot)
     if args.sheet:
-        from finola.plotting.comparison_sheet import draw_sheet
+        from finola.plotting.sheets import save_comparison_sheet
 
         shown = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.methods is None else args.methods
-        draw_sheet(photos, {word: build_method(word, fitted) for word in shown}, args.sheet)
+        save_comparison_sheet(photos, {word: build_method(word, fitted) for word in shown}, args.sheet)
     if args.json:
         print_json(result)
     else:

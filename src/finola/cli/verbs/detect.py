@@ -1,25 +1,21 @@
-"""finola detect: detect objects in photos, draw boxes, and write results in COCO format."""
+"""finola detect and segment: draw the boxes or masks of objects in photos, and write results in COCO format."""
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from finola.cli.inputs import Photo, add_model, add_photos, device_of, find_photos
 from finola.cli.output import add_force, input_files, output_folder, print_json, print_table
+from finola.cli.verbs import Verb
 from finola.cli.verbs.photos import unique_names
 from finola.config import show_size
 from finola.errors import InputError, require
 from finola.files import output_paths, write_text
 
-HELP = "detect objects in photos: images with boxes, and JSON in COCO format"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_detection_arguments(parser, "detected")
-
-
-def add_detection_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     add_photos(parser)
     add_model(parser, help="folder of a trained model, or a hub id")
     parser.add_argument("-o", "--out", default=out, help="folder to write to (default: %(default)s)")
@@ -28,11 +24,7 @@ def add_detection_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> int:
-    return run_detection(args, masks=False)
-
-
-def run_detection(args: argparse.Namespace, masks: bool) -> int:
+def run(args: argparse.Namespace, masks: bool) -> int:
     """Detect or segment objects in all photos. Unreadable photos are reported, and the exit code is then 2."""
     import json
 
@@ -60,12 +52,12 @@ def run_detection(args: argparse.Namespace, masks: bool) -> int:
     content: dict[str, Any] = {"images": [], "annotations": [], "categories": categories}
     numbers = {photo: number for number, photo in enumerate(photos, 1)}
 
-    def run(photo: Photo) -> tuple[Photo, Any, Any]:
+    def detected(photo: Photo) -> tuple[Photo, Any, Any]:
         rgb = to_rgb(photo.open(), photo.name)
         return photo, rgb, detect(model, rgb, score=args.score, name=photo.name)
 
     loop = Loop(args, "detecting")
-    for photo, rgb, detections in loop.each(run, [(photo,) for photo in photos]):
+    for photo, rgb, detections in loop.each(detected, [(photo,) for photo in photos]):
         number, path = numbers[photo], paths[photo]
         detections = detections if masks else detections._replace(masks=None)
         width, height = rgb.size
@@ -104,3 +96,17 @@ def _area(entry: dict[str, Any]) -> float:
     from pycocotools import mask as coco_mask
 
     return float(coco_mask.area(entry["segmentation"]))
+
+
+VERBS = {
+    "detect": Verb(
+        "detect objects in photos: images with boxes, and JSON in COCO format",
+        partial(add_arguments, out="detected"),
+        partial(run, masks=False),
+    ),
+    "segment": Verb(
+        "segment objects in photos: images with masks and boxes, and JSON in COCO format",
+        partial(add_arguments, out="segmented"),
+        partial(run, masks=True),
+    ),
+}

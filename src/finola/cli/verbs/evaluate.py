@@ -35,6 +35,8 @@ FILES = {
 }
 """Files written by type of model; an autoencoder's are those of a classifier and the contact sheet."""
 
+MAX_MESSAGES = 5  # printed messages on excluded objects
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_leading_model(parser)
@@ -57,11 +59,10 @@ def run(args: argparse.Namespace) -> None:
         output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
         args.out = str(output_folder(args.out))
 
-    from finola.cli.evaluate_detection import evaluate_objects
     from finola.model_zoo import load, load_classifier
 
     if kind in ("detector", "segmenter"):
-        evaluate_objects(args)
+        _evaluate_detector(args)
     elif kind == "classifier":
         _evaluate_classifier(args, load_classifier(args.model).to(device_of(args)))
     else:
@@ -72,7 +73,7 @@ def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
     from finola.data import Whole
     from finola.elastic import check_options
     from finola.evaluation.reconstruction import METRICS, allocation, evaluate, summarise
-    from finola.plotting.contact_sheet import save_contact_sheet
+    from finola.plotting.sheets import save_contact_sheet
 
     options = latent_options(args)
     check_options(model, **options)
@@ -122,6 +123,46 @@ def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> None:
     _report(args, summary, ["class", "accuracy"], body, dataset, "summary.json and images.csv")
 
 
+def _evaluate_detector(args: argparse.Namespace) -> None:
+    import json
+
+    from finola.data.detection import Fit, ObjectDataset
+    from finola.data.discovery import open_data
+    from finola.data.sources import evenly
+    from finola.evaluation.detection import METRICS, evaluate_detection
+    from finola.files import write_text
+    from finola.model_zoo import load_detector
+
+    model = load_detector(args.model).to(device_of(args))
+    source = evenly(open_data(args.data, args.split).source, args.limit)
+    dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
+    if not any(category >= 0 for category in dataset.categories):
+        raise InputError(f"{source.where} has none of the classes of {args.model}. Use data with matching class names.")
+    metrics = evaluate_detection(model, dataset, progress(range(len(dataset)), len(dataset), "evaluating"))
+    results = metrics.pop("results")
+    summary: dict[str, Any] = {"model": args.model, "encoder": model.encoder_name, "head": model.head_name}
+    summary |= {"data": args.data, "split": args.split} | metrics
+    summary["unreadable"] = [f"{name}: {reason}" for name, reason in dataset.unreadable]
+    summary["left_out"] = dataset.left_out()
+    if args.out:
+        out = Path(args.out)
+        write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_text(out / "results.json", json.dumps(results) + "\n")
+    if args.json:
+        print_json(summary)
+        return
+    kinds = [kind for kind in ("boxes", "masks") if kind in summary]
+    body = [(name, *(_decimal(summary[kind][name]) for kind in kinds)) for name in METRICS]
+    title = f"{args.model} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
+    print_table(title, ["metric", *kinds], body)
+    for message in filter(None, (dataset.report(), *summary["left_out"][:MAX_MESSAGES])):
+        print(message)
+    if len(summary["left_out"]) > MAX_MESSAGES:
+        print(f"… and {len(summary['left_out']) - MAX_MESSAGES} more photos with excluded objects; --json lists them.")
+    if args.out:
+        print(f"summary.json and results.json written to {args.out}")
+
+
 def _summary(
     args: argparse.Namespace,
     names: dict[str, Any],
@@ -163,3 +204,7 @@ def _report(
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

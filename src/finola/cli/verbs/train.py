@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="list the bundled recipes by group, or those whose names match, such as paper/resolution or '*w720*'",
     )
-    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/RECIPE)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="run directory (default: runs/RECIPE, shared by recipes with equal settings)"
+    )
     parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint in the run directory")
     parser.add_argument(
         "--export", metavar="DIR", help="folder for the trained model (default: model in the run directory)"
@@ -53,6 +55,7 @@ def _allow_overrides_after_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from finola.recipes.table import canonical
     from finola.training.loading import load_recipe
 
     if args.list is not None:
@@ -71,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         source = args.recipe
     recipe = load_recipe(source, overrides)
-    out = args.out or f"runs/{recipe.name.replace('/', '-')}"
+    out = args.out or f"runs/{canonical(recipe.name).replace('/', '-')}"
 
     _check_export(args, recipe, out)
     from finola.training.trainer import train
