@@ -206,9 +206,7 @@ def draw_wave(photo: Photo | None, model: str, order: list[tuple[int, float]], r
         chosen = next(place for place, group in enumerate(groups) if number in group)
         image, over = waves.wave_picture(_require_photo(photo), open_model(model), number)
         title = f"Wave {int(rank)} of {len(order)}, {_speed(found[number].speed)}, {share:.1%} of the waves’ energy"
-        return markup.plane(dots, chosen), markup.gallery(
-            markup.wave_over(image, over, title, found[number].description)
-        )
+        return markup.plane(dots, chosen), markup.gallery(markup.wave_over(image, over, title, found[number].words))
     except Exception as error:
         return gr.skip(), markup.message(visitor_message(error), alarm=True)
 
