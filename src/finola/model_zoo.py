@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finola.config import ModelConfig, nearest
+from finola.config import MOBILE_FORMERS, ModelConfig, nearest
 from finola.errors import InputError, MissingFileError, UnknownNameError
 from finola.hub import (
     CONFIG,
@@ -84,6 +84,8 @@ def load(name: str | Path) -> Autoencoder:
         model = create(text).eval()
         model.label = str(name)
         return model
+    if text in MOBILE_FORMERS:
+        raise InputError(f"{text!r} is an encoder; load it with finola.load_encoder.")
     raise _not_found(text)
 
 

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from finola.checks import check_size, check_values
 from finola.errors import UnknownNameError
+from finola.layers import BATCH_NORMS
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class MobileFormerBlock(nn.Module):
 @contextmanager
 def _frozen_statistics(block: nn.Module) -> Iterator[None]:
     """Disable updates of running statistics while a block is recomputed, so that a batch is not counted twice."""
-    norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    norms = [module for module in block.modules() if isinstance(module, BATCH_NORMS)]
     saved = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None

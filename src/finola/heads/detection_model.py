@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from finola.encoders import build_encoder
 from finola.errors import InputError, require
+from finola.layers import BATCH_NORMS
 from finola.serialization import Pretrained
 
 
@@ -118,7 +119,7 @@ class DetectionModel(nn.Module, Pretrained, ABC):
             self.encoder.eval()
         elif not self.encoder_norms:
             for module in self.encoder.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                if isinstance(module, BATCH_NORMS):
                     module.eval()
         return self
 

@@ -21,6 +21,7 @@ STYLES = ("-", "--", ":", "-.")
 def plot_curvature(models: Sequence[CurvatureMap], image: Tensor, title: str) -> Figure:
     """Plot the photo (3, H, W), the curvature of all channels by rank, and the most curved channels shaded by κ."""
     require("matplotlib")
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     rows = len(models)
@@ -37,7 +38,8 @@ def plot_curvature(models: Sequence[CurvatureMap], image: Tensor, title: str) ->
         style = STYLES[number % len(STYLES)]
         ranks.plot(range(1, len(values) + 1), values, style, color=INK, lw=1.5, label=one.name)
         for slot, channel in enumerate(one.order[:SHOWN].tolist()):
-            axes = figure.add_subplot(grid[number + 1, slot], projection="3d")
+            with rc_context({"grid.color": FAINT}):
+                axes = figure.add_subplot(grid[number + 1, slot], projection="3d")
             _surface(axes, one, channel, f"{one.name}\n" if slot == 0 else "\n")
     ranks.set(xscale="log", yscale="log", xlabel="rank of the channel", ylabel="κ₊ and κ₋, rms (position⁻²)")
     ranks.set_title(
@@ -73,4 +75,3 @@ def _surface(axes: Any, one: CurvatureMap, channel: int, head: str) -> None:
     axes.set_box_aspect((1, 1, 0.7), zoom=1.1)
     for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
         axis.pane.set_visible(False)
-        axis._axinfo["grid"]["color"] = FAINT

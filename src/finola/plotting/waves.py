@@ -46,6 +46,7 @@ def plot_waves(
 
 
 def _figure(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str) -> Figure:
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     model = waves.model
@@ -68,7 +69,8 @@ def _figure(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str
 
     zeta, start = zeta_of_tile(waves, image, quadrant)
     for slot, channel in enumerate(_strongest(zeta, waves[quadrant])):
-        axes = figure.add_subplot(bottom[slot], projection="3d")
+        with rc_context({"grid.color": "#e6e9ee"}):
+            axes = figure.add_subplot(bottom[slot], projection="3d")
         _surface(axes, zeta[channel], start, caption(waves, quadrant, channel))
     return figure
 
@@ -216,4 +218,3 @@ def _surface(axes: Any, channel: Tensor, start: tuple[int, int], caption: str) -
     axes.set_box_aspect((1, 1, 0.75), zoom=1.12)
     for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
         axis.pane.set_visible(False)
-        axis._axinfo["grid"]["color"] = "#e6e9ee"

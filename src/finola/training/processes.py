@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from finola.layers import BATCH_NORMS
 from finola.training.sections import TrainerSection
 
 
@@ -75,8 +76,7 @@ def environment_plugins() -> list[Any]:
 
 
 def _is_unsynchronised(module: nn.Module) -> bool:
-    batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
-    return batch_norm and module.training
+    return isinstance(module, BATCH_NORMS) and not isinstance(module, nn.SyncBatchNorm) and module.training
 
 
 class SharedBuffers(Callback):
