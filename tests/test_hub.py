@@ -94,6 +94,7 @@ def test_a_model_of_another_type_raises_with_the_function_that_loads_it(tmp_path
     [classifier] = bundled_models("classifier")
     for load, name, wanted in (
         (finola.load, classifier, "finola.load_classifier"),
+        (finola.load, "mf-w720", "finola.load_encoder"),
         (Autoencoder.from_pretrained, classifier, "finola.load_classifier"),
         (finola.load_detector, classifier, "finola.load_classifier"),
         (finola.load_classifier, str(tmp_path / "autoencoder"), "finola.load."),
