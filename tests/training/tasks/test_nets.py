@@ -1,4 +1,4 @@
-"""Training of the networks around exact waves: the codebook is fitted, runs resume, the filter cannot raise the rate."""
+"""Training of networks around exact waves: the codebook is fitted, runs resume, the filter cannot raise the rate."""
 
 from __future__ import annotations
 
