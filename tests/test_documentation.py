@@ -1,4 +1,4 @@
-"""The commands in the documentation are accepted by the argument parser, and the recipes that they train exist."""
+"""The commands in the documentation are valid, the recipes that they train exist, and the README's examples run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import argparse
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from finola.cli import build_parser
 from finola.training.loading import list_recipes, load_recipe
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGES = [
     path for pattern in ("README.md", "docs/*.md", "src/finola/weights/*/*.md") for path in sorted(ROOT.glob(pattern))
 ]
 
 
+def code_blocks(text: str, language: str = r"\w*") -> list[str]:
+    """Contents of the fenced code blocks of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
 def commands(text: str) -> list[list[str]]:
     """Arguments of all commands in code blocks, fenced or indented, with continued lines joined."""
-    fenced = "".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    fenced = "".join(code_blocks(text))
     indented = "".join(re.findall(r"^    .*\n", text, re.MULTILINE))
     lines = (fenced + indented).replace("\\\n", " ").splitlines()
     found = [
@@ -62,3 +69,13 @@ def test_documented_commands_are_valid(page):
 def test_the_documentation_has_commands_of_every_form():
     found = {command[0] for page in PAGES for command in commands(page.read_text(encoding="utf-8"))}
     assert found >= {"reconstruct", "compress", "decompress", "train", "latent", "app", "detect"}
+
+
+def test_the_python_examples_of_the_readme_run():
+    first, second = code_blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {}
+    exec(first, names)
+    assert names["reconstruction"].shape == names["photo"].shape == names["image"][None].shape
+    names |= {name: torch.zeros(256, 256) for name in ("A", "B", "A_minus", "B_minus")}
+    exec(second, names)
+    assert names["z"].shape == (1, 256, 64, 64)
