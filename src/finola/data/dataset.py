@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from finola.data.augmentation import build_augment, seeded
 from finola.data.sampler import generator
 from finola.data.sources import Source
-from finola.data.transforms import Transform, Whole, render_views
+from finola.data.transforms import Transform, Whole, build_augment, render_views, seeded
 from finola.errors import InputError
 from finola.image_io import shown_size
 
@@ -29,7 +28,7 @@ class PhotoDataset(Dataset[Item]):
     """Images of a source of photos. `sample(index, epoch)` depends on (seed, epoch, index) only.
 
     An unreadable photo is replaced by the next readable one and listed in `unreadable`. `crops_per_image` views of each
-    photo are taken from one decoding and stacked; `augment` is applied to each of them (`finola.data.augmentation`).
+    photo are taken from one decoding and stacked; `augment` is applied to each of them (`build_augment`).
 
     >>> from finola.data import open_data, RandomCrop
     >>> image, label = open_data("smoke", transform=RandomCrop(64)).sample(0, epoch=3)

@@ -8,8 +8,7 @@ from finola.config import ModelConfig
 from finola.encoders.backbone import Backbone, nearest_names
 from finola.encoders.elastic import BLOCKS, WIDTH, ElasticEncoder
 from finola.encoders.mobile_former import SPECS, MobileFormer
-from finola.encoders.refinement import ConvRefiner, PooledRefiner
-from finola.encoders.waves import WaveEncoder
+from finola.encoders.waves import ConvRefiner, PooledRefiner, WaveEncoder
 from finola.errors import InputError, UnknownNameError
 from finola.pixel_net import PixelNet
 
