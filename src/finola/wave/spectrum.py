@@ -53,8 +53,7 @@ class Spectrum:
         """Number of waves that images of this size can tell apart.
 
         Greedy selection ends where the remaining waves are nearly dependent. Their number is proportional to the area.
-        With more of them the amplitudes grow past the sphere: at C = 3072 and 64 pixels the widely spaced waves of
-        another side reconstruct photos 5 dB better.
+        With more of them the amplitudes grow past the sphere, and the widely spaced waves of another side are better.
         """
         area = image_size[0] * image_size[1] / self.side**2
         return len(self.ranking) * (min(1.0, area) if self.period == FINE_PERIOD else 1.0)
