@@ -16,6 +16,7 @@ Size = tuple[int, int]
 
 DEFAULT_MODEL = "tile64"
 DEFAULT_CODEC = "tile64-512"
+PLAIN_CODEC = "tile64-512"  # for mode paper, which needs q of a fixed length
 DEFAULT_WHOLE = "photo256"  # encodes a whole image as one vector
 DEFAULT_CLASSIFIER = "masked-b-w720"
 """Default models of the commands."""

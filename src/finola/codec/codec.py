@@ -23,7 +23,7 @@ from finola.codec.payload import CHUNK, FIXED_BITS, StoredTiles, pack_levels, ro
 from finola.codec.rans import Encoder
 from finola.codec.rate_control import finest_within
 from finola.codec.rdo import ITERATIONS, FloatArray, refine
-from finola.config import DEFAULT_CODEC
+from finola.config import DEFAULT_CODEC, PLAIN_CODEC
 from finola.errors import InputError
 from finola.image_io import Regions, open_photo, photo_name, save_photo, to_srgb, to_uint8
 from finola.tiling import Size, decode_blocks, grid_of, tile_batches
@@ -54,7 +54,7 @@ def compress(
     quality: int | None = None,
     bpp: float | None = None,
     latents: int | None = None,
-    model: str = DEFAULT_CODEC,
+    model: str | None = None,
     mode: str = "coded",
     effort: int = 0,
     keep_exif: bool = False,
@@ -63,15 +63,16 @@ def compress(
 
     `photo` is a path, bytes, an open file (also of fsspec), a Pillow image or a tensor (3, H, W). The rate is set by
     `quality`, 1 to 100 (default: 50), or by `bpp`, the maximum number of bits per pixel. `latents` limits the number of
-    coefficients per tile. `mode="paper"` stores each latent with four bits, without entropy coding. `effort`, 1 to 9,
-    refines the coefficients by analysis by synthesis: higher fidelity, longer encoding. Colour profiles other than sRGB
-    are stored in the file.
+    coefficients per tile. `model` is a bundled codec or a folder (default: see `default_codec`). `mode="paper"` stores
+    each latent with four bits, without entropy coding. `effort`, 1 to 9, refines the coefficients by analysis by
+    synthesis: higher fidelity, longer encoding. Colour profiles other than sRGB are stored in the file.
 
     >>> file = compress("skimage:astronaut", quality=30)
     >>> decompress(file.data).shape
     torch.Size([3, 512, 512])
     """
     check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
+    model = model or default_codec(mode)
     codec = load_codec(model)
     source = _open(photo, keep_exif)
     if isinstance(codec, ElasticCodec):
@@ -118,6 +119,11 @@ def compress(
         b = refined(result.step)
         result = _rate_control(compress_at, budget, guess=result.step)
     return result
+
+
+def default_codec(mode: str) -> str:
+    """Name of the codec that `compress` uses in a mode if none is given."""
+    return PLAIN_CODEC if mode == "paper" else DEFAULT_CODEC
 
 
 def _compress_elastic(

@@ -94,9 +94,10 @@ def identity(word: str) -> str:
         return f"{word} Pillow {PIL.__version__}"
     if method.startswith("finola"):
         from finola.codec.calibration import load_codec
-        from finola.config import DEFAULT_CODEC
+        from finola.codec.codec import default_codec
 
-        return f"{word} {DEFAULT_CODEC} {load_codec(DEFAULT_CODEC).hash.hex()}"
+        name = default_codec("paper" if method == "finola-paper" else "coded")
+        return f"{word} {name} {load_codec(name).hash.hex()}"
     if method in ("dct", "dwt", "dtcwt") or method.startswith("klt"):
         return word
     from finola.files import digest_of_weights

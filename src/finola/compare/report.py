@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from finola.compare.bjontegaard import MIN_RATIO, bd_psnr, bd_rate, common_rates
-from finola.config import DEFAULT_CODEC
+from finola.config import DEFAULT_CODEC, PLAIN_CODEC
 
 Row = dict[str, Any]
 METRICS = ("psnr", "ssim", "ms_ssim")
@@ -50,7 +50,7 @@ def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
 
 
 NAMES = {"jpeg": "JPEG, optimised", "jpeg-progressive": "JPEG, progressive", "jpeg2000": "JPEG 2000", "webp": "WebP"}
-NAMES |= {"finola": f"finola ({DEFAULT_CODEC})", "finola-paper": f"finola ({DEFAULT_CODEC}), bits per latent:"}
+NAMES |= {"finola": f"finola ({DEFAULT_CODEC})", "finola-paper": f"finola ({PLAIN_CODEC}), bits per latent:"}
 NAMES |= {
     "avif": "AVIF, speed 6",
     "avif-speed2": "AVIF, speed 2",

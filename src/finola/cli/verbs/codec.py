@@ -27,7 +27,7 @@ from finola.cli.inputs import (
 )
 from finola.cli.output import add_force, input_files, print_error, print_json, print_table, progress, progress_bar
 from finola.cli.verbs import Verb
-from finola.config import DEFAULT_CODEC, show_size
+from finola.config import DEFAULT_CODEC, PLAIN_CODEC, show_size
 from finola.errors import InputError
 from finola.files import output_path, output_paths
 from finola.hub import bundled_models, local_folder
@@ -47,8 +47,8 @@ def _add_compress(parser: argparse.ArgumentParser) -> None:
     rate.add_argument("--quality", type=integer(1, 100), metavar="1-100", help="quality (default: 50)")
     rate.add_argument("--bpp", type=positive_number, metavar="X", help="maximum bits per pixel")
     parser.add_argument("--latents", type=positive, metavar="K", help="maximum number of latents per tile")
-    text = "bundled codec, or folder of a calibrated model (default: %(default)s)"
-    parser.add_argument("-m", "--model", default=DEFAULT_CODEC, help=text)
+    text = f"bundled codec, or folder of a calibrated model (default: {DEFAULT_CODEC}; in mode paper: {PLAIN_CODEC})"
+    parser.add_argument("-m", "--model", help=text)
     parser.add_argument(
         "--mode", choices=["coded", "paper"], default="coded", help="paper: four bits per latent without entropy coding"
     )
@@ -73,9 +73,11 @@ def compress(args: argparse.Namespace) -> int:
 
     from finola.cli.loop import Loop
     from finola.codec.calibration import load_codec
+    from finola.codec.codec import default_codec
 
-    load_codec(args.model)  # raise for an unknown model before any photo is read
-    options |= {"model": args.model, "keep_exif": args.exif}
+    model = args.model or default_codec(args.mode)
+    load_codec(model)  # raise for an unknown model before any photo is read
+    options |= {"model": model, "keep_exif": args.exif}
     loop = Loop(args, "compressing")
     tasks = [(photo, str(target), options) for (photo, _), target in zip(pairs, written, strict=True)]
     rows = list(loop.each(compress_one, tasks, args.workers))
@@ -90,7 +92,7 @@ def compress(args: argparse.Namespace) -> int:
         if len(rows) > 1:
             keys = ("bytes", "bpp", "psnr", "seconds")
             body.append(("mean", *_cells({key: sum(row[key] for row in rows) / len(rows) for key in keys})))
-        print_table(f"compressed with {args.model}", ["file", "bytes", "bpp", "PSNR, dB", "seconds"], body)
+        print_table(f"compressed with {model}", ["file", "bytes", "bpp", "PSNR, dB", "seconds"], body)
     return loop.code
 
 
