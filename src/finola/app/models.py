@@ -26,7 +26,7 @@ STATISTICS_TILES = 2048  # used to compute statistics for models without stored 
 CROP = 256
 PIXELS = 2_000_000
 """Maximum size of a model's input. On two cores the slowest bundled model, tile64-512, takes 3 to 6 seconds per million
-pixels, including the other formats and the metrics: a comparison takes about ten seconds, and memory stays below 1.5 GB."""
+pixels, including other formats and metrics: a comparison takes about ten seconds, and memory stays below 1.5 GB."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def limits(name: str) -> list[str]:
     if name not in bundled_codecs():
         found.append("It has no codec. It writes no file.")
     if max(height, width) < CROP:
-        found.append(f"It has no vector of a whole photo: Morph and Waves work on each {width} × {height} tile.")
+        found.append(f"It has no vector of a whole photo: each tile of {width} × {height} pixels has its own.")
     return found
 
 

@@ -110,7 +110,7 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
                     0,
                     step=1,
                     label="Effort",
-                    info="0: encoder only; more: refined by gradient descent",
+                    info="0: encoder only, 9: most refined",
                     elem_id="effort",
                 )
                 status = gr.HTML(markup.message("Loading …"), elem_id="status")

@@ -61,12 +61,13 @@ def message(words: str, alarm: bool = False) -> str:
 
 
 def comparison(photo: Photo, found: Comparison, model: str, asked: int = 0) -> str:
-    """Original, reconstruction, other formats and error map with their metrics. `asked` is the effort asked for."""
+    """Original, reconstruction, error map and other formats with their metrics. `asked` is the effort asked for."""
     height, width = photo.size
     ours = found.ours
     figures = [
         picture(photo.pixels, "Original", f"{width} × {height} pixels"),
         picture(ours.image, f"finola, {model}", _size(ours) or "not quantised"),
+        error_map(ours.image, photo.pixels),
     ]
     if ours.data is None:
         words = f"{model} writes no file, so there is no size to match."
@@ -76,7 +77,6 @@ def comparison(photo: Photo, found: Comparison, model: str, asked: int = 0) -> s
             figures.append(picture(found.others[title].image, title, _other_size(found.others[title], ours)))
         else:
             figures.append(_empty(title, (height, width), f"This installation of Pillow has no {title}."))
-    figures.append(error_map(ours.image, photo.pixels))
     notes = message(describe(model))
     if found.effort < asked and ours.data is not None:
         words = f"Effort {asked} takes more than about ten seconds for a photo of this size; {found.effort} was used."
@@ -119,7 +119,7 @@ def error_map(image: Tensor, original: Tensor) -> str:
         f"<span>0</span><span>{ERROR_LEVELS // 2}</span><span>{ERROR_LEVELS} or more</span></div>"
     )
     size = levels.shape[0], levels.shape[1]
-    return figure(image_uri(coloured), size, "Error map", f"mean error {levels.mean():.1f} of 255", foot)
+    return figure(image_uri(coloured), size, "Error of finola", f"mean {levels.mean():.1f} of 255", foot)
 
 
 def length_map(lengths: Tensor, size: tuple[int, int]) -> str:
