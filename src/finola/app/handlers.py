@@ -131,7 +131,7 @@ def draw_tab(
     """Update the outputs of the visible tab; all others are unchanged."""
     outputs = [gr.skip()] * 12
     if tab == "latents":
-        outputs[10:] = gr.Slider(interactive=is_elastic(model)), draw_latents(photo, model, latents, effort)
+        outputs[10:] = gr.Slider(visible=is_elastic(model)), draw_latents(photo, model, latents, effort)
     elif tab == "moves":
         outputs[:5] = _draw_moves(photo, other, model, *sliders)
     elif tab == "growth":
@@ -204,7 +204,11 @@ def draw_latents(photo: Photo | None, model: str, latents: float, effort: float)
     words = f"{counts['latents_per_256']:,.0f} numbers per 256 × 256 pixels"
     if counts["side_per_256"]:
         words += f", of which {counts['side_per_256']:,.0f} describe the bases and lengths of the tiles"
-    words += ", shared out by need over the tiles." if is_elastic(model) else ", the same in every tile."
+    words += (
+        ", shared out by need over the tiles."
+        if is_elastic(model)
+        else ", the same in every tile: q has a fixed length."
+    )
     if used < asked:
         words += f" Effort {asked} takes more than about ten seconds for a photo of this size; {used} was used."
     return markup.gallery(*figures) + markup.message(words)

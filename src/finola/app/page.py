@@ -124,9 +124,9 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
                         DEFAULT_LATENTS,
                         step=256,
                         label="Latents per 256 × 256 pixels",
-                        info="elastic models only; not quantised",
+                        info="shared out by need over the tiles; not quantised",
                         elem_id="latents",
-                        interactive=is_elastic(names()[0]),
+                        visible=is_elastic(names()[0]),
                     )
                     latent_pictures = gr.HTML(_placeholders(3), elem_id="reconstructed")
                 with gr.Tab("Morph", id="moves") as moves_tab:
