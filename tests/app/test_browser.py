@@ -151,13 +151,21 @@ def test_every_control_updates_the_images_of_an_uploaded_photo(browser, address,
     visit.said("made-photo.png: 150 × 100 pixels")
     rebuilt = visit.until_changed("#compared", first, 1)
     figures = page.locator("#compared table.figures tbody tr").all_inner_texts()
-    assert len(figures) == 2 and all("dB" in row and ("bytes" in row or "kB" in row) for row in figures)
-    assert page.locator("#compared .shot").count() == 4 and "48 or more" in page.inner_text("#compared .legend")
+    assert len(figures) == 5 and all("dB" in row and ("bytes" in row or "kB" in row) for row in figures)
+    assert page.locator("#compared .shot").count() == 7 and "48 or more" in page.inner_text("#compared .legend")
 
     visit.press("#quality", "End")
+    rebuilt = visit.until_changed("#compared", rebuilt, 1)
+    visit.press("#effort")
     visit.until_changed("#compared", rebuilt, 1)
     file = page.locator("#compared a[download]")
     assert file.get_attribute("download") == "made-photo.finola"
+
+    visit.tab("Latents")
+    page.get_by_text("Refined q, effort 1").wait_for()
+    before = visit.picture("#reconstructed", 2)
+    visit.press("#effort")
+    visit.until_changed("#reconstructed", before, 2)
 
     visit.tab("Morph")
     page.wait_for_selector("#mixed .shot img")
@@ -190,7 +198,8 @@ def test_every_control_updates_the_images_of_an_uploaded_photo(browser, address,
     visit.tab("Compare")
     page.click("#model input")
     page.get_by_role("option", name="waves/1024x1@16").click()
-    page.get_by_text("writes no file").wait_for()
+    page.get_by_text("so there is no size to match").wait_for()
+    visit.said("It writes no file", "#abilities")
     visit.leave()
 
 
@@ -232,7 +241,7 @@ def test_large_photo_is_scaled_down_with_a_message(browser, address, tmp_path):
     visit.drop(tmp_path / "wide.png")
     visit.until_changed("#compared", before, 1)
     visit.said("wide.png: 20000 × 8 pixels")
-    visit.said("Scaled down from 20000 × 8 to 16384 × 7 pixels", "#compared")
+    visit.said("Scaled down from 20000 × 8 to 16383 × 7 pixels", "#compared")
     visit.leave()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from itertools import chain
 
@@ -12,9 +13,9 @@ from torch import Tensor
 from finola.app import latent_views as moves
 from finola.app import views as markup
 from finola.app import waves
-from finola.app.comparison import error_levels, jpeg_within, rebuild
-from finola.app.handlers import visitor_message
-from finola.app.models import WHOLE, describe, label, names, open_model, statistics
+from finola.app.comparison import OTHERS, Comparison, error_levels, file_of, possible_effort, rebuild
+from finola.app.handlers import draw_latents, visitor_message
+from finola.app.models import WHOLE, describe, is_elastic, label, names, open_model, statistics
 from finola.app.photos import Photo, example
 from finola.codec.codec import decompress
 from finola.config import DEFAULT_CODEC
@@ -31,28 +32,65 @@ def small(name: str = "astronaut", side: int = 128) -> Photo:
 
 def test_metrics_match_the_downloadable_file():
     photo = small()
-    ours, jpeg = rebuild(photo, open_model(MODEL), 50)
+    ours, others, _ = rebuild(photo, open_model(MODEL), 50)
     assert torch.equal(decompress(ours.data), ours.image)
     pair = ours.image[None].float() / 255, photo.pixels[None].float() / 255
     assert ours.psnr == pytest.approx(float(psnr(*pair)), abs=1e-3)
     assert ours.ssim == pytest.approx(float(ssim(*pair)), abs=1e-5)
     assert ours.bits_per_pixel() == pytest.approx(8 * len(ours.data) / 128**2)
-    assert len(jpeg.data) <= len(ours.data) or jpeg.data == jpeg_within(photo.pixels, 1)
+    assert list(others) == list(OTHERS.values())
+    for name, title in OTHERS.items():
+        other = others[title]
+        assert len(other.data) <= len(ours.data) or other.data == file_of(name, photo.pixels, 1)
+        pair = other.image[None].float() / 255, photo.pixels[None].float() / 255
+        assert other.psnr == pytest.approx(float(psnr(*pair)), abs=1e-3)
 
 
-def test_jpeg_is_the_best_within_the_budget_or_the_smallest_possible():
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_formats_use_the_budget_or_are_the_smallest_possible(name):
     image = small().pixels
-    whole = jpeg_within(image, 10**6)
-    assert len(jpeg_within(image, 3000)) <= 3000 < len(whole)
-    assert len(jpeg_within(image, 1)) == min(len(jpeg_within(image, budget)) for budget in (1, 900, 2000))
+    whole = file_of(name, image, 10**6)
+    assert len(file_of(name, image, 3000)) <= 3000 < len(whole)
+    assert len(file_of(name, image, 3000)) > (0.8 if name == "webp" else 0.9) * 3000
+    assert len(file_of(name, image, 1)) == min(len(file_of(name, image, budget)) for budget in (1, 900, 2000))
 
 
-def test_concurrent_visitors_get_their_own_jpeg():
+def test_a_format_that_cannot_be_as_small_is_shown_with_its_size_and_is_not_best():
+    photo = small()
+    ours, others, effort = rebuild(photo, open_model(MODEL), 1)
+    large = {"WebP": rebuild(photo, open_model(MODEL), 100).ours}
+    page = markup.comparison(photo, Comparison(ours, others | large, effort), MODEL)
+    assert "its smallest file is larger" in page
+    assert page.count("<b>WebP") == 1 and f"<b>{large['WebP'].psnr:.2f} dB</b>" not in page
+
+
+def test_a_format_that_pillow_lacks_is_named(monkeypatch):
+    from dataclasses import replace
+
+    from finola.baselines import image_codecs
+
+    lacking = replace(image_codecs.FORMATS["avif"], available=lambda: False)
+    monkeypatch.setitem(image_codecs.FORMATS, "avif", lacking)
+    found = rebuild(small(side=64), open_model(MODEL), 20)
+    assert "AVIF" not in found.others
+    assert "no AVIF" in markup.comparison(small(side=64), found, MODEL)
+
+
+def test_effort_changes_the_file_and_is_reduced_for_large_photos():
+    photo = small()
+    files = [rebuild(photo, open_model(MODEL), 30, effort=effort).ours for effort in (0, 3)]
+    assert torch.equal(decompress(files[1].data), files[1].image) and files[0].data != files[1].data
+    assert possible_effort(9, 2_000_000, (0, 1, 2)) == 0 and possible_effort(9, 100, (0, 1, 2)) == 2
+    page = markup.comparison(photo, Comparison(files[0], {}, 0), MODEL, asked=4)
+    assert "Effort 4" in page
+
+
+def test_concurrent_visitors_get_their_own_files():
     images = [small(name).pixels for name in ("astronaut", "coffee", "chelsea", "rocket")]
-    alone = [jpeg_within(image, 2500) for image in images]
+    alone = [file_of("jpeg", image, 2500) for image in images]
     together: dict[int, bytes] = {}
     threads = [
-        threading.Thread(target=lambda n=n, image=image: together.update({n: jpeg_within(image, 2500)}))
+        threading.Thread(target=lambda n=n, image=image: together.update({n: file_of("jpeg", image, 2500)}))
         for n, image in enumerate(images)
     ]
     for thread in threads:
@@ -63,9 +101,9 @@ def test_concurrent_visitors_get_their_own_jpeg():
 
 
 def test_model_without_codec_reconstructs_without_a_file():
-    ours, jpeg = rebuild(small(), open_model(WHOLE), 50)
-    assert ours.data is None and jpeg is None and ours.psnr > 15
-    assert "writes no file" in markup.comparison(small(), ours, None, WHOLE)
+    found = rebuild(small(), open_model(WHOLE), 50)
+    assert found.ours.data is None and found.others == {} and found.ours.psnr > 15
+    assert "writes no file" in markup.comparison(small(), found, WHOLE)
 
 
 def test_error_levels_are_zero_for_equal_pixels():
@@ -92,6 +130,49 @@ def test_bundled_models_are_listed_with_codecs_first(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "WEIGHTS_FOLDER", tmp_path)
     assert [name for name in names() if name in (DEFAULT_CODEC, "early", "later")] == [DEFAULT_CODEC, "later", "early"]
     assert label("early") == "early, trained" and "64" in describe("early")
+
+
+@pytest.fixture
+def elastic(tmp_path, monkeypatch):
+    """An elastic model of the page, with its codec."""
+    import finola
+    from finola import hub
+    from finola.codec.elastic_calibration import calibrate_elastic
+    from finola.codec.samples import photo_coordinates
+    from finola.data import open_data
+    from finola.data.sources import evenly
+
+    model = finola.create("waves+nets/64x1@4:16+elastic2").eval()
+    model.save_pretrained(tmp_path / "small-elastic")
+    data = open_data("smoke", "val")
+    data.source = evenly(data.source, 3)
+    calibrate_elastic(model, photo_coordinates(model, data)).save(tmp_path / "small-elastic" / "codec.safetensors")
+    monkeypatch.setattr(hub, "BUNDLED", tmp_path)
+    return "small-elastic"
+
+
+def test_elastic_models_are_compared_and_have_a_number_of_latents(elastic):
+    assert elastic in names() and is_elastic(elastic) and not is_elastic(MODEL)
+    found = rebuild(small(), open_model(elastic), 50, effort=1)
+    assert torch.equal(decompress(found.ours.data), found.ours.image) and found.effort == 1
+    few, many = (draw_latents(small(), elastic, number, 1) for number in (1024, 8192))
+    assert "Latents of each tile" in few and "Refined q, effort 1" in few and few != many
+    assert float(re.search(r"([\d.]+) dB", few)[1]) < float(re.search(r"([\d.]+) dB", many)[1])
+    assert all("shared out" in page and "describe the bases" in page for page in (few, many))
+    assert waves.strongest_first(small(), open_model(elastic))
+    assert "fixed length" not in markup.abilities(elastic) and "no vector of a whole photo" in markup.abilities(elastic)
+
+
+def test_latents_of_a_fixed_model_cannot_be_chosen_but_refined():
+    pages = [draw_latents(small(), MODEL, number, 1) for number in (1024, 8192)]
+    assert pages[0] == pages[1] and "Refined q, effort 1" in pages[0] and "the same in every tile" in pages[0]
+    assert "fixed length" in markup.abilities(MODEL) and "fixed length" in markup.abilities(WHOLE)
+    assert "no codec" in markup.abilities(WHOLE) and "whole photo" not in markup.abilities(WHOLE)
+
+
+@pytest.mark.parametrize(("latents", "effort"), [(-5, -1), (1e9, 1e9)])
+def test_values_beyond_the_sliders_are_clamped(latents, effort, elastic):
+    assert "dB" in draw_latents(small(side=32), elastic, latents, effort)
 
 
 def test_interpolations_start_at_the_photo_and_end_at_the_other():
@@ -171,8 +252,7 @@ def test_animation_has_several_frames_of_the_photo_size():
 
 def test_file_names_are_escaped():
     photo = Photo("<img src=x onerror=alert(1)>.png", small(side=64).pixels)
-    ours, jpeg = rebuild(photo, open_model(MODEL), 20)
-    pages = [markup.comparison(photo, ours, jpeg, MODEL), markup.message(photo.name)]
+    pages = [markup.comparison(photo, rebuild(photo, open_model(MODEL), 20), MODEL), markup.message(photo.name)]
     pages.append(markup.decoded(Photo(photo.name, photo.pixels, 100, "<b>")))
     assert not any("<img src=x" in page or "<b>" in page.replace("<b>", "", page.count("</b>")) for page in pages)
 

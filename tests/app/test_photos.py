@@ -142,9 +142,9 @@ def test_a_large_camera_photo_is_scaled_down_and_upright(kind, monkeypatch):
 
 def test_page_reports_the_scaling_of_a_photo(monkeypatch):
     monkeypatch.setattr(photos, "PIXELS", 64 * 128)
-    page = compare(read(png((256, 128)), "wide.png"), "waves512", 50, Visitors(), None)
+    page = compare(read(png((256, 128)), "wide.png"), "waves512", 50, 0, Visitors(), None)
     assert "256 × 128" in page and "Scaled down" in page
-    assert "Scaled down" not in compare(read(png((64, 64)), "small.png"), "waves512", 50, Visitors(), None)
+    assert "Scaled down" not in compare(read(png((64, 64)), "small.png"), "waves512", 50, 0, Visitors(), None)
 
 
 MEMORY = """
@@ -164,7 +164,7 @@ large, wide = file("L", (8000, 6000), "JPEG"), file("1", (400_000, 4), "PNG")
 open_model("waves512")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 assert read(large, "large.jpg").full_size == (6000, 8000)
-assert "Scaled down" in compare(read(wide, "wide.png"), "waves512", 50, Visitors(), None)
+assert "Scaled down" in compare(read(wide, "wide.png"), "waves512", 50, 0, Visitors(), None)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

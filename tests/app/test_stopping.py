@@ -26,7 +26,7 @@ import threading
 from finola.app import handlers, page, server
 from finola.app.visitors import VisitorLeft
 
-def work(photo, opened, quality, check):
+def work(photo, opened, quality, check, effort):
     print("COMPUTING", flush=True)
     while True:
         if quality == 1:
@@ -50,7 +50,7 @@ server.serve(port=0)
 
 def compare(port: int, handler: int, session: str, quality: int) -> None:
     """Choose an example photo, as a browser does: its comparison is what computes."""
-    body = {"fn_index": handler, "session_hash": session, "data": ["waves512", quality]}
+    body = {"fn_index": handler, "session_hash": session, "data": ["waves512", quality, 0]}
     body["event_data"] = {"choice": "coffee"}
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
         connection.request("POST", "/gradio_api/queue/join", json.dumps(body), {"Content-Type": "application/json"})

@@ -1,23 +1,28 @@
-"""Reconstruction of a photo by a model, compared with JPEG at the same file size."""
+"""Reconstruction of a photo by a model, compared with other image formats at the same file size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from finola.app.models import Opened
 from finola.app.photos import Photo
-from finola.baselines.image_codecs import FORMATS, read, write
+from finola.baselines.image_codecs import FORMATS, file_within, read, write
 from finola.codec.codec import compress, decompress
-from finola.codec.rate_control import finest_within
+from finola.codec.rdo import ITERATIONS
 from finola.image_io import to_uint8
 from finola.metrics import SSIM_SIDE, psnr_by_strips, ssim
 
 ROWS = 1024  # approximate strip height for computing metrics, which limits memory
+OTHERS = {"jpeg": "JPEG", "webp": "WebP", "avif": "AVIF", "jpeg2000": "JPEG 2000"}
+"""Formats that are shown beside the model, and their names."""
+TOLERANCE = 0.03  # part of the bytes that a file may be smaller; each attempt of AVIF takes a second or more
+EFFORT_PIXELS = 1_600_000  # pixels times iterations of a refinement that takes about ten seconds on two cores
 ERROR_LEVELS = 48  # error, out of 255, at the end of the colour scale
 
 
@@ -35,38 +40,59 @@ class Version:
         return None if self.data is None else 8 * len(self.data) / (height * width)
 
 
-@torch.inference_mode()
+class Comparison(NamedTuple):
+    """A photo compressed by a model and by other formats. Without a codec there is no file, and nothing to compare."""
+
+    ours: Version
+    others: dict[str, Version]  # by name, at most as large as ours where the format can be that small
+    effort: int = 0  # that was used
+
+
+@torch.no_grad()
 def rebuild(
-    photo: Photo, opened: Opened, quality: int, check: Callable[[], None] = lambda: None
-) -> tuple[Version, Version | None]:
-    """Reconstruct a photo with a model and with JPEG of the same size. JPEG is None if the model has no codec.
+    photo: Photo, opened: Opened, quality: int, check: Callable[[], None] = lambda: None, effort: int = 0
+) -> Comparison:
+    """Reconstruct a photo with a model and with other formats of the same size.
 
     `check` is called between the steps and raises when the result is no longer needed.
     """
     original = photo.pixels
+    effort = possible_effort(effort, original.shape[-2] * original.shape[-1], ITERATIONS)
     check()
     if opened.codec is None:
         image = to_uint8(opened.model(original[None].float() / 255)[0])
-        return _version(image, original, check=check), None
-    made = compress(original, quality=quality, model=opened.name)
+        return Comparison(_version(image, original, check=check), {})
+    made = compress(original, quality=quality, model=opened.name, effort=effort)
     check()
     ours = _version(decompress(made.data, model=opened.name), original, made.data, check)
-    jpeg = jpeg_within(original, len(made.data), check)
-    return ours, _version(to_uint8(read(jpeg)), original, jpeg, check)
+    others = {}
+    for name, title in OTHERS.items():
+        if FORMATS[name].available():
+            data = file_of(name, original, len(made.data), check)
+            others[title] = _version(to_uint8(read(data)), original, data, check)
+    return Comparison(ours, others, effort)
 
 
-def jpeg_within(image: Tensor, budget: int, check: Callable[[], None] = lambda: None) -> bytes:
-    """Best JPEG of at most `budget` bytes, or the smallest possible one.
+def file_of(name: str, image: Tensor, budget: int, check: Callable[[], None] = lambda: None) -> bytes:
+    """File of a format with at most `budget` bytes and few less, or the smallest possible one.
 
     Not cached, because the cache of `finola compare` would be shared between visitors.
     """
-    known = FORMATS["jpeg"]
 
-    def attempt(quality: int) -> bytes:
+    def attempt(name: str, image: Tensor, quality: float) -> bytes:
         check()
-        return write("jpeg", image, quality)
+        return write(name, image, quality)
 
-    return finest_within(attempt, len, known.finest, budget, int(known.ladder[1]))
+    return file_within(name, image, budget, attempt, TOLERANCE)
+
+
+def possible_effort(effort: int, pixels: int, iterations: Sequence[int]) -> int:
+    """Largest effort up to `effort` whose iterations take about ten seconds for a photo of this many pixels.
+
+    >>> possible_effort(9, 512 * 512, ITERATIONS), possible_effort(9, 2_000_000, ITERATIONS)
+    (5, 0)
+    """
+    return max(e for e in range(min(effort, len(iterations) - 1) + 1) if iterations[e] * pixels <= EFFORT_PIXELS)
 
 
 def _version(

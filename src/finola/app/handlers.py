@@ -18,12 +18,15 @@ from finola.app import latent_views as moves
 from finola.app import views as markup
 from finola.app import waves
 from finola.app.comparison import rebuild
-from finola.app.models import open_model, statistics
+from finola.app.models import is_elastic, open_model, statistics
 from finola.app.photos import Photo, example, read, scaled_down
 from finola.app.uploads import Uploads
 from finola.app.visitors import VisitorLeft, Visitors
 from finola.errors import InputError
+from finola.image_io import to_uint8
+from finola.metrics import psnr
 
+LEAST_LATENTS, MOST_LATENTS = 512, 16_384  # per 256×256 pixels
 FIRST, SECOND = "astronaut", "coffee"
 
 
@@ -66,12 +69,12 @@ def load_photo(load: Callable[[], Photo]) -> tuple[Photo | None, str]:
 
 
 def update_photo(
-    photo: Photo | None, words: str, model: str, quality: int, visitors: Visitors, session: str | None
+    photo: Photo | None, words: str, model: str, quality: int, effort: int, visitors: Visitors, session: str | None
 ) -> tuple[Any, str, Any]:
     """Updates for a new photo: photo, description and comparison. Without a new photo, the current one is kept."""
     if photo is None:
         return gr.skip(), words, gr.skip()
-    return photo, words, compare(photo, model, quality, visitors, session)
+    return photo, words, compare(photo, model, quality, effort, visitors, session)
 
 
 def take_upload(path: str | None, uploads: Uploads, visitors: Visitors, session: str | None) -> Photo:
@@ -87,17 +90,17 @@ def chosen(event: gr.EventData) -> str:
     return str(getattr(event, "choice", ""))
 
 
-def start(model: str, quality: int) -> tuple[Any, str, Any]:
+def start(model: str, quality: int, effort: int) -> tuple[Any, str, Any]:
     """Initial photo, description and comparison of a new visitor."""
     photo, words = load_photo(lambda: example(FIRST))
-    return photo, words, first_comparison(model, int(quality))
+    return photo, words, first_comparison(model, int(quality), int(effort))
 
 
 @lru_cache(maxsize=16)
-def first_comparison(model: str, quality: int) -> str:
+def first_comparison(model: str, quality: int, effort: int) -> str:
     """Comparison of the first example, cached for all visitors."""
     photo = example(FIRST)
-    return markup.comparison(photo, *rebuild(photo, open_model(model), quality), model)
+    return markup.comparison(photo, rebuild(photo, open_model(model), quality, effort=effort), model, effort)
 
 
 def choose_other(event: gr.EventData) -> tuple[Photo | None, str]:
@@ -106,8 +109,8 @@ def choose_other(event: gr.EventData) -> tuple[Photo | None, str]:
 
 
 @shows_errors
-def compare(photo: Photo | None, model: str, quality: int, visitors: Visitors, session: str | None) -> str:
-    """Compare a photo with its reconstruction and JPEG, or show a decoded photo."""
+def compare(photo: Photo | None, model: str, quality: int, effort: int, visitors: Visitors, session: str | None) -> str:
+    """Compare a photo with its reconstruction and other formats, or show a decoded photo."""
     photo = _require_photo(photo)
     if photo.coded is not None:
         return markup.decoded(photo)
@@ -118,18 +121,23 @@ def compare(photo: Photo | None, model: str, quality: int, visitors: Visitors, s
     with visitors.working(check):
         opened = open_model(model)
         photo = scaled_down(photo, opened.model.config.image_size)
-        return markup.comparison(photo, *rebuild(photo, opened, int(quality), check), model)
+        effort = min(max(int(effort), 0), 9)
+        return markup.comparison(photo, rebuild(photo, opened, int(quality), check, effort), model, effort)
 
 
-def draw_tab(tab: str, photo: Photo | None, other: Photo | None, model: str, *sliders: float) -> tuple[Any, ...]:
+def draw_tab(
+    tab: str, photo: Photo | None, other: Photo | None, model: str, latents: float, effort: float, *sliders: float
+) -> tuple[Any, ...]:
     """Update the outputs of the visible tab; all others are unchanged."""
-    outputs = [gr.skip()] * 10
-    if tab == "moves":
+    outputs = [gr.skip()] * 12
+    if tab == "latents":
+        outputs[10:] = gr.Slider(visible=is_elastic(model)), draw_latents(photo, model, latents, effort)
+    elif tab == "moves":
         outputs[:5] = _draw_moves(photo, other, model, *sliders)
     elif tab == "growth":
         outputs[5] = markup.message("Press the button to animate the propagation step by step.")
     elif tab == "waves":
-        outputs[6:] = _draw_waves(photo, model)
+        outputs[6:10] = _draw_waves(photo, model)
     return tuple(outputs)
 
 
@@ -175,6 +183,35 @@ def draw_mix(photo: Photo | None, other: Photo | None, model: str, t: float) -> 
     second = other or example(SECOND)
     drawn = moves.mixed(_require_photo(photo), second, open_model(model), t)
     return markup.gallery(markup.picture(drawn, f"{1 - t:.0%} first, {t:.0%} second", f"second: {second.name}"))
+
+
+@shows_errors
+def draw_latents(photo: Photo | None, model: str, latents: float, effort: float) -> str:
+    """Reconstruct the photo from a number of latents, amortised and refined."""
+    asked, number = min(max(int(effort), 0), 9), min(max(int(latents), LEAST_LATENTS), MOST_LATENTS)
+    image, found, used = moves.reconstructed(_require_photo(photo), open_model(model), number, asked)
+    original = image[None].float() / 255
+    size = image.shape[-2], image.shape[-1]
+    figures = [markup.picture(image, "Original", f"{size[1]} × {size[0]} pixels")]
+    versions = {"Amortised q": found.amortised, f"Refined q, effort {used}": found.refined}
+    for title, version in versions.items():
+        if version is not None:
+            note = f"{float(psnr(version[None], original)):.2f} dB"
+            figures.append(markup.picture(to_uint8(version), title, note))
+    if is_elastic(model):
+        figures.append(markup.length_map(found.lengths, size))
+    counts = found.per_256()
+    words = f"{counts['latents_per_256']:,.0f} numbers per 256 × 256 pixels"
+    if counts["side_per_256"]:
+        words += f", of which {counts['side_per_256']:,.0f} describe the bases and lengths of the tiles"
+    words += (
+        ", shared out by need over the tiles."
+        if is_elastic(model)
+        else ", the same in every tile: q has a fixed length."
+    )
+    if used < asked:
+        words += f" Effort {asked} takes more than about ten seconds for a photo of this size; {used} was used."
+    return markup.gallery(*figures) + markup.message(words)
 
 
 @shows_errors

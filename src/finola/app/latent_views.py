@@ -7,9 +7,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from finola.app.comparison import possible_effort
 from finola.app.models import Opened, statistics
 from finola.app.photos import Photo, fitted, shrunk
+from finola.elastic import EFFORTS
 from finola.evaluation.latent import decode, encode, fade, interpolate, project
+from finola.evaluation.reconstruction import Reconstruction, reconstruct
 from finola.image_io import to_uint8
 
 SIDE = 512  # pixels: small enough for interactive updates
@@ -35,6 +38,18 @@ def mixed(photo: Photo, other: Photo, opened: Opened, t: float) -> Tensor:
     second = fitted(other.pixels, (first.shape[-2], first.shape[-1]))
     q, grid, size = encode(opened.model, first[None])
     return to_uint8(decode(opened.model, interpolate(q, encode(opened.model, second[None]).q, t), grid, size)[0])
+
+
+def reconstructed(photo: Photo, opened: Opened, latents: int, effort: int) -> tuple[Tensor, Reconstruction, int]:
+    """Reconstruct the photo from a number of latents per 256×256 pixels, which only elastic models use.
+
+    Returns the displayed photo, uint8 (3, h, w), its reconstruction, and the effort that was used.
+    """
+    image = shrunk(photo.pixels, SIDE)
+    effort = possible_effort(effort, image.shape[-2] * image.shape[-1], EFFORTS)
+    number = latents if opened.model.config.elastic else None
+    (found,) = reconstruct(opened.model, image[None].float() / 255, latents=number, effort=effort)
+    return image, found, effort
 
 
 def film(photo: Photo, opened: Opened) -> bytes:

@@ -26,7 +26,7 @@ STATISTICS_TILES = 2048  # used to compute statistics for models without stored 
 CROP = 256
 PIXELS = 2_000_000
 """Maximum size of a model's input. On two cores the slowest bundled model, tile64-512, takes 3 to 6 seconds per million
-pixels, including the JPEG and the metrics: a comparison takes about ten seconds, and memory stays below 1.5 GB."""
+pixels, including other formats and metrics: a comparison takes about ten seconds, and memory stays below 1.5 GB."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,32 @@ def describe(name: str) -> str:
     """
     config = ModelConfig.parse(full_name(name))
     height, width = config.image_size
-    numbers = f"{name} stores {config.channels * config.paths:,} latents per {width} × {height} pixels"
+    number = f"{'up to ' if config.elastic else ''}{config.channels * config.paths:,}"
+    numbers = f"{name} stores {number} latents per {width} × {height} pixels"
     return f"{numbers}." if name in _trained() else f"{numbers} and is not trained."
+
+
+def is_elastic(name: str) -> bool:
+    """Whether the number of latents of a model can be chosen."""
+    return bool(ModelConfig.parse(full_name(name)).elastic)
+
+
+def limits(name: str) -> list[str]:
+    """What a model cannot do, one sentence each.
+
+    >>> limits("waves512")[0]
+    'Its q has a fixed length: the number of latents cannot be chosen.'
+    """
+    config = ModelConfig.parse(full_name(name))
+    height, width = config.image_size
+    found = []
+    if not config.elastic:
+        found.append("Its q has a fixed length: the number of latents cannot be chosen.")
+    if name not in bundled_codecs():
+        found.append("It has no codec. It writes no file.")
+    if max(height, width) < CROP:
+        found.append(f"It has no vector of a whole photo: each tile of {width} × {height} pixels has its own.")
+    return found
 
 
 @cache

@@ -9,12 +9,15 @@ import gradio as gr
 
 from finola.app import views as markup
 from finola.app.handlers import (
+    LEAST_LATENTS,
+    MOST_LATENTS,
     choose_other,
     chosen,
     compare,
     draw_components,
     draw_fade,
     draw_film,
+    draw_latents,
     draw_mix,
     draw_tab,
     draw_wave,
@@ -24,10 +27,11 @@ from finola.app.handlers import (
     take_upload,
     update_photo,
 )
-from finola.app.models import label, names
+from finola.app.models import is_elastic, label, names
 from finola.app.photos import MAX_PIXELS, Photo, example, shrunk
 from finola.app.uploads import MAX_BYTES, Uploads
 from finola.app.visitors import Visitors
+from finola.config import DEFAULT_LATENTS
 
 STATE_LIFETIME = 3600  # seconds without use after which a visitor's photo is deleted
 COMPONENTS = 32  # initial number of principal components
@@ -54,16 +58,16 @@ recurrence reconstructs the tile from it. Your photo stays on the machine that s
 def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
     """Build the page, which `finola.app.server` serves."""
 
-    def compare_for(photo: Photo | None, model: str, quality: int, request: gr.Request) -> str:
-        return str(compare(photo, model, quality, visitors, request.session_hash))
+    def compare_for(photo: Photo | None, model: str, quality: int, effort: int, request: gr.Request) -> str:
+        return str(compare(photo, model, quality, effort, visitors, request.session_hash))
 
-    def choose(model: str, quality: int, event: gr.EventData, request: gr.Request) -> tuple[Any, str, Any]:
+    def choose(model: str, quality: int, effort: int, event: gr.EventData, request: gr.Request) -> tuple[Any, str, Any]:
         photo, words = load_photo(lambda: example(chosen(event)))
-        return update_photo(photo, words, model, quality, visitors, request.session_hash)
+        return update_photo(photo, words, model, quality, effort, visitors, request.session_hash)
 
-    def receive(path: str | None, model: str, quality: int, request: gr.Request) -> tuple[Any, ...]:
+    def receive(path: str | None, model: str, quality: int, effort: int, request: gr.Request) -> tuple[Any, ...]:
         photo, words = load_photo(lambda: take_upload(path, uploads, visitors, request.session_hash))
-        return None, *update_photo(photo, words, model, quality, visitors, request.session_hash)
+        return None, *update_photo(photo, words, model, quality, effort, visitors, request.session_hash)
 
     def receive_other(path: str | None, request: gr.Request) -> tuple[Any, Any, str]:
         photo, words = load_photo(lambda: take_upload(path, uploads, visitors, request.session_hash))
@@ -90,6 +94,7 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
                     elem_id="model",
                     filterable=False,
                 )
+                able = gr.HTML(markup.abilities(names()[0]), elem_id="abilities")
                 quality = gr.Slider(
                     1,
                     100,
@@ -99,10 +104,31 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
                     info="1: smallest file, 100: best quality",
                     elem_id="quality",
                 )
+                effort = gr.Slider(
+                    0,
+                    9,
+                    0,
+                    step=1,
+                    label="Effort",
+                    info="0: encoder only, 9: most refined",
+                    elem_id="effort",
+                )
                 status = gr.HTML(markup.message("Loading …"), elem_id="status")
             with gr.Column(scale=4, min_width=300), gr.Tabs():
                 with gr.Tab("Compare", id="compare") as compare_tab:
-                    compared = gr.HTML(_placeholders(4), elem_id="compared")
+                    compared = gr.HTML(_placeholders(7), elem_id="compared")
+                with gr.Tab("Latents", id="latents") as latents_tab:
+                    latents = gr.Slider(
+                        LEAST_LATENTS,
+                        MOST_LATENTS,
+                        DEFAULT_LATENTS,
+                        step=256,
+                        label="Latents per 256 × 256 pixels",
+                        info="shared out by need over the tiles; not quantised",
+                        elem_id="latents",
+                        visible=is_elastic(names()[0]),
+                    )
+                    latent_pictures = gr.HTML(_placeholders(3), elem_id="reconstructed")
                 with gr.Tab("Morph", id="moves") as moves_tab:
                     with gr.Row(equal_height=False):
                         with gr.Column(min_width=260):
@@ -140,23 +166,28 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
         # All events share one concurrency group, so that at most two jobs run at a time.
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_id": "page"}
         live = quiet | {"trigger_mode": "always_last"}
-        comparing = [photo, model, quality]
-        moved, pictures = [photo, other, model, fade, components, mix], [faded, projected, mixed, components, source]
+        comparing = [photo, model, quality, effort]
+        settings = [model, quality, effort]
+        pictures = [faded, projected, mixed, components, source]
         seen = [order, wave, plane, waved]
-        current = [tab, *moved]
-        everything = [*pictures, grown, *seen]
+        current = [tab, photo, other, model, latents, effort, fade, components, mix]
+        everything = [*pictures, grown, *seen, latents, latent_pictures]
 
         # A new photo or model updates the visible tab; other tabs are updated when they are selected.
         changes = (
-            page.load(start, [model, quality], [photo, status, compared], **quiet),
-            drop.upload(receive, [drop, model, quality], [drop, photo, status, compared], **quiet),
-            thumbs.select(choose, [model, quality], [photo, status, compared], **quiet),
+            page.load(start, settings, [photo, status, compared], **quiet),
+            drop.upload(receive, [drop, *settings], [drop, photo, status, compared], **quiet),
+            thumbs.select(choose, settings, [photo, status, compared], **quiet),
             model.input(compare_for, comparing, compared, **live),
         )
         for change in changes:
             change.then(draw_tab, current, everything, **quiet)
         quality.input(compare_for, comparing, compared, **live)
-        for name, one in {"compare": compare_tab, "moves": moves_tab, "growth": growth_tab, "waves": waves_tab}.items():
+        effort.input(draw_tab, current, everything, **live).then(compare_for, comparing, compared, **quiet)
+        model.input(markup.abilities, model, able, **quiet)
+        latents.input(draw_latents, [photo, model, latents, effort], latent_pictures, **live)
+        tabs = {"compare": compare_tab, "latents": latents_tab, "moves": moves_tab, "growth": growth_tab}
+        for name, one in (tabs | {"waves": waves_tab}).items():
             one.select(lambda name=name: name, None, tab, **quiet).then(draw_tab, current, everything, **quiet)
         fade.input(draw_fade, [photo, model, fade], faded, **live)
         components.input(draw_components, [photo, model, components], projected, **live)

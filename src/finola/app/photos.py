@@ -17,7 +17,7 @@ from finola.image_io import open_photo, orientation, pixels, to_pillow, to_rgb
 from finola.tiling import grid_of
 
 MAX_PIXELS = 50_000_000  # maximum of an image file
-MAX_SIDE = 16_384  # maximum side of a stored photo: models process whole rows of tiles, and JPEG allows at most 65,535
+MAX_SIDE = 16_383  # maximum side of a stored photo, which is that of WebP; models process whole rows of tiles
 BAND = 2_000_000  # pixels converted at a time
 EXAMPLES = {"astronaut": "Portrait", "chelsea": "Cat", "coffee": "Coffee", "rocket": "Rocket"}
 """Photos included in scikit-image, and their titles on the page."""
@@ -122,7 +122,7 @@ def fitting_size(size: tuple[int, int], tile: tuple[int, int] = (1, 1)) -> tuple
     >>> fitting_size((6000, 8000))
     (1224, 1631)
     >>> fitting_size((4, 400_000), tile=(64, 64))
-    (1, 16384)
+    (1, 16383)
     """
     height, width = size
     scale = min(1.0, MAX_SIDE / max(size))

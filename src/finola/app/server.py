@@ -151,5 +151,5 @@ def _warm_up() -> None:
 
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # reported to the visitor instead
     first = names()[0]
-    first_comparison(first, 50)
+    first_comparison(first, 50, 0)
     threading.Thread(target=statistics, args=(first,), daemon=True).start()

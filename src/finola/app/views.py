@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finola.app.comparison import ERROR_LEVELS, Version, error_levels
-from finola.app.models import describe
+from finola.app.comparison import ERROR_LEVELS, OTHERS, Comparison, Version, error_levels
+from finola.app.models import describe, limits
 from finola.app.photos import EXAMPLES, Photo, example, shrunk
 from finola.image_io import to_pillow
 
 SHOWN = 1024  # maximum side of a displayed image in pixels
 PNG_PIXELS = 4_000_000  # larger decoded photos are offered as JPEG
 THUMBNAIL = 96
-ERROR_COLOURS, WAVE_COLOURS = "inferno", "RdBu_r"
+ERROR_COLOURS, LENGTH_COLOURS, WAVE_COLOURS = "inferno", "viridis", "RdBu_r"
 
 
 def data_uri(data: bytes, kind: str) -> str:
@@ -60,23 +60,33 @@ def message(words: str, alarm: bool = False) -> str:
     return f'<p role="{kind}">{html.escape(words)}</p>'
 
 
-def comparison(photo: Photo, ours: Version, jpeg: Version | None, model: str) -> str:
-    """Original, reconstruction, JPEG and error map with their metrics."""
+def comparison(photo: Photo, found: Comparison, model: str, asked: int = 0) -> str:
+    """Original, reconstruction, error map and other formats with their metrics. `asked` is the effort asked for."""
     height, width = photo.size
-    title = f"finola, {model}"
-    others = (
-        picture(jpeg.image, "JPEG, same size", _size(jpeg))
-        if jpeg
-        else _empty("JPEG, same size", (height, width), f"{model} writes no file, so there is no size to match.")
-    )
+    ours = found.ours
     figures = [
         picture(photo.pixels, "Original", f"{width} × {height} pixels"),
-        picture(ours.image, title, _size(ours) or "not quantised"),
-        others,
+        picture(ours.image, f"finola, {model}", _size(ours) or "not quantised"),
         error_map(ours.image, photo.pixels),
     ]
-    note = scale_note(photo, model)
-    return note + gallery(*figures) + table(ours, jpeg, model) + message(describe(model)) + download(photo, ours)
+    if ours.data is None:
+        words = f"{model} writes no file, so there is no size to match."
+        figures.append(_empty("Other formats", (height, width), words))
+    for title in OTHERS.values() if ours.data is not None else ():
+        if title in found.others:
+            figures.append(picture(found.others[title].image, title, _other_size(found.others[title], ours)))
+        else:
+            figures.append(_empty(title, (height, width), f"This installation of Pillow has no {title}."))
+    notes = message(describe(model))
+    if found.effort < asked and ours.data is not None:
+        words = f"Effort {asked} takes more than about ten seconds for a photo of this size; {found.effort} was used."
+        notes = message(words) + notes
+    return scale_note(photo, model) + gallery(*figures) + table(found, model) + notes + download(photo, ours)
+
+
+def abilities(model: str) -> str:
+    """What a model cannot do."""
+    return message(" ".join(limits(model)))
 
 
 def scale_note(photo: Photo, model: str) -> str:
@@ -109,7 +119,22 @@ def error_map(image: Tensor, original: Tensor) -> str:
         f"<span>0</span><span>{ERROR_LEVELS // 2}</span><span>{ERROR_LEVELS} or more</span></div>"
     )
     size = levels.shape[0], levels.shape[1]
-    return figure(image_uri(coloured), size, "Error map", f"mean error {levels.mean():.1f} of 255", foot)
+    return figure(image_uri(coloured), size, "Error of finola", f"mean {levels.mean():.1f} of 255", foot)
+
+
+def length_map(lengths: Tensor, size: tuple[int, int]) -> str:
+    """Map of the number of latents of each tile (rows, columns) of a photo of `size`, on a logarithmic scale."""
+    levels = lengths.float().log2()
+    low, high = int(lengths.min()), int(lengths.max())
+    places = ((levels - levels.min()) / (levels.max() - levels.min()).clamp_min(1e-6) * 255).to(torch.uint8)
+    rows, columns = (torch.arange(side) * count // side for side, count in zip(size, lengths.shape, strict=True))
+    drawn = torch.from_numpy(_colours(LENGTH_COLOURS)[places[rows][:, columns].numpy()]).permute(2, 0, 1)
+    stops = ",".join("rgb({},{},{})".format(*colour) for colour in _colours(LENGTH_COLOURS)[::32])
+    foot = (
+        f'<div class="legend"><i style="background:linear-gradient(90deg,{stops})"></i>'
+        f"<span>{low}</span><span>{high}</span></div>"
+    )
+    return figure(image_uri(drawn), size, "Latents of each tile", f"from {low} to {high}", foot)
 
 
 def wave_over(image: Tensor, wave: Tensor, title: str, note: str) -> str:
@@ -135,35 +160,36 @@ def _colours(name: str) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     return (colormaps[name](np.arange(256))[:, :3] * 255).round().astype(np.uint8)
 
 
-def table(ours: Version, jpeg: Version | None, model: str) -> str:
-    """Table of file sizes and metrics, with the better values in bold."""
-    rows = [(f"finola, {model}", ours), ("JPEG, same size", jpeg)]
-    best = {
-        "psnr": max(v.psnr for _, v in rows if v),
-        "ssim": max(v.ssim or 0.0 for _, v in rows if v),
-    }
+def table(found: Comparison, model: str) -> str:
+    """Table of file sizes and metrics, with the best values among files of at most the size of ours in bold."""
+    rows = {f"finola, {model}": found.ours, **found.others}
+    fair = [version for version in rows.values() if _fits(version, found.ours)]
+    best = {"psnr": max(v.psnr for v in fair), "ssim": max(v.ssim or 0.0 for v in fair)}
     lines = []
-    for title, version in rows:
-        cells = ["–"] * 4
-        if version is not None:
-            bpp = version.bits_per_pixel()
-            psnr, ssim_text = f"{min(version.psnr, 100.0):.2f} dB", f"{version.ssim or 0:.3f}"
-            cells = [
-                "no file" if version.data is None else _bytes(len(version.data)),
-                "–" if bpp is None else f"{bpp:.3f}",
-                f"<b>{psnr}</b>" if jpeg and version.psnr == best["psnr"] else psnr,
-                "–"
-                if version.ssim is None
-                else f"<b>{ssim_text}</b>"
-                if jpeg and version.ssim == best["ssim"]
-                else ssim_text,
-            ]
+    for title, version in rows.items():
+        bpp, bold = version.bits_per_pixel(), len(fair) > 1 and _fits(version, found.ours)
+        psnr, ssim = f"{min(version.psnr, 100.0):.2f} dB", "–" if version.ssim is None else f"{version.ssim:.3f}"
+        cells = [
+            "no file" if version.data is None else _bytes(len(version.data)),
+            "–" if bpp is None else f"{bpp:.3f}",
+            f"<b>{psnr}</b>" if bold and version.psnr == best["psnr"] else psnr,
+            f"<b>{ssim}</b>" if bold and version.ssim == best["ssim"] else ssim,
+        ]
         lines.append(
             f'<tr><th scope="row">{html.escape(title)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
         )
     heads = ("", "File size", "Bits per pixel", "PSNR", "SSIM")
     head = "".join(f'<th scope="col">{word}</th>' for word in heads)
     return f'<table class="figures"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _fits(version: Version, ours: Version) -> bool:
+    """Whether a file is at most as large as ours."""
+    return version.data is None or ours.data is None or len(version.data) <= len(ours.data)
+
+
+def _other_size(version: Version, ours: Version) -> str:
+    return _size(version) if _fits(version, ours) else f"{_size(version)}: its smallest file is larger"
 
 
 def _size(version: Version) -> str:

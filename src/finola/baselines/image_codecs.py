@@ -102,20 +102,44 @@ def file_at_quality(format_name: str, quality: float) -> Method:
     return Method(f"{format_name}:{quality:g}", encode, lambda code: read(code.data))
 
 
+def file_within(
+    format_name: str,
+    image: Tensor,
+    budget: float,
+    encode: Callable[[str, Tensor, float], bytes] = write,
+    tolerance: float = 0.0,
+) -> bytes:
+    """File of the highest quality with at most `budget` bytes, or of quality 1 if no file is that small.
+
+    With a tolerance, a file of at least (1 − tolerance)·budget is accepted, which takes fewer attempts.
+
+    >>> import torch
+    >>> len(file_within("jpeg", torch.rand(3, 64, 64), 2000)) <= 2000
+    True
+    """
+    known = FORMATS[format_name]
+    rate = 800 * budget / (image.shape[-2] * image.shape[-1])  # hundredths of a bit per pixel
+    # The quality of JPEG 2000 is a rate; the others start from a quality of the curve, which may be cached.
+    guess = max(1, round(rate)) if known.settings is _jpeg_2000 else int(known.ladder[1])
+    return finest_within(
+        lambda quality: encode(format_name, image, quality), len, known.finest, budget, guess, tolerance
+    )
+
+
 def file_at_rate(format_name: str, bits_per_pixel: float) -> Method:
     """File format at a target rate, such as `jpeg@0.2`.
 
     Each image gets the highest quality whose file has at most `bits_per_pixel`, or quality 1 if no file is that small.
     """
 
-    known = FORMATS[format_name]
-
     def encode(image: Tensor) -> Code:
         height, width = image.shape[-2:]
         budget = bits_per_pixel * height * width / 8
-        # The quality of JPEG 2000 is a rate; the others start from a quality of the curve, which may be cached.
-        guess = round(100 * bits_per_pixel) if known.settings is _jpeg_2000 else int(known.ladder[1])
-        data = finest_within(lambda quality: _cache.file(format_name, image, quality), len, known.finest, budget, guess)
+
+        def cached(name: str, image: Tensor, quality: float) -> bytes:
+            return _cache.file(name, image, quality)
+
+        data = file_within(format_name, image, budget, cached)
         return Code(data, (height, width), bits=8 * len(data))
 
     return Method(f"{format_name}@{bits_per_pixel:g}", encode, lambda code: read(code.data))

@@ -11,13 +11,18 @@ DOUBLINGS = 6  # initial estimate: doublings of the file size from the coarsest 
 
 
 def finest_within(
-    make: Callable[[int], File], size: Callable[[File], int], finest: int, budget: float, guess: int | None = None
+    make: Callable[[int], File],
+    size: Callable[[File], int],
+    finest: int,
+    budget: float,
+    guess: int | None = None,
+    tolerance: float = 0.0,
 ) -> File:
     """Return `make(level)` of the finest level in 1 … finest whose size is at most `budget`, or of level 1 if none is.
 
     Sizes must not decrease with the level and are modelled as exponential in it. The search uses the secant method on
     the logarithms of the two latest sizes, and bisection if three steps have not halved the interval. `guess` is the
-    level of the first step.
+    level of the first step. With a tolerance, the search ends at the first file of at least (1 − tolerance)·budget.
 
     >>> len(finest_within(lambda level: bytes(10 * level), len, 100, 345))
     340
@@ -34,6 +39,8 @@ def finest_within(
         bytes_used = size(tried)
         if bytes_used <= budget:
             low, best = level, tried
+            if tolerance and bytes_used >= (1 - tolerance) * budget:
+                return tried
         else:
             high = level
         stuck = 0 if high - low <= width / 2 else stuck + 1

@@ -33,6 +33,7 @@ class Reconstruction(NamedTuple):
     amortised: Tensor  # (3, H, W)
     refined: Tensor | None
     used: Count
+    lengths: Tensor  # (rows, columns): latents of each tile
 
     @property
     def best(self) -> Tensor:
@@ -60,10 +61,10 @@ def reconstruct(
     config, size = model.config, (images.shape[2], images.shape[3])
     if config.elastic:
         return [_elastic(model, image, latents, per_tile, effort) for image in images]
-    rows, columns = grid_of(size, config.image_size)
-    used = Count(rows * columns * config.channels * config.paths, 0)
+    lengths = torch.full(grid_of(size, config.image_size), config.channels * config.paths)
+    used = Count(int(lengths.sum()), 0)
     refined = [fixed.reconstruct(model, image, effort) if effort else None for image in images]
-    return [Reconstruction(*pair, used) for pair in zip(model(images), refined, strict=True)]
+    return [Reconstruction(*pair, used, lengths) for pair in zip(model(images), refined, strict=True)]
 
 
 def _elastic(
@@ -76,6 +77,7 @@ def _elastic(
         elastic.decode(model, found, size),
         None if refined is None else elastic.decode(model, refined, size),
         elastic.count(model, found),
+        found.length.reshape(grid_of(size, model.config.image_size)),
     )
 
 
