@@ -12,7 +12,7 @@ from PIL import Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from finola.errors import CorruptFileError, InputError, MissingFileError
+from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
 from finola.files import check_folder, replacing
 from finola.locations import SKIMAGE, WRITE, skimage_photo
 
@@ -291,7 +291,7 @@ def _reading(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        reason = first_line(error)
         if "cannot identify" in reason:
             reason = "its format is not supported; save it as PNG or JPEG"
         raise CorruptFileError(f"{name} cannot be read as a photo: {reason}.") from error

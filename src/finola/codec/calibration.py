@@ -21,7 +21,7 @@ from finola.autoencoder import Autoencoder
 from finola.codec.elastic_coder import ElasticCoder
 from finola.codec.entropy_model import CLASSES, CONTEXTS, TABLES, Coder, band_ranges, laplace, step_size
 from finola.codec.rans import Table, frequencies
-from finola.errors import CorruptFileError, InputError, MissingFileError
+from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
 from finola.files import write_tensors
 from finola.hub import UNTRAINED, WEIGHTS, bundled_models, local_folder, resolve
 from finola.model_zoo import load
@@ -84,8 +84,7 @@ class Calibration:
         try:
             return cls._checked(load_file(path))
         except (SafetensorError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CorruptFileError(f"Corrupt codec tables in {path}: {reason}") from error
+            raise CorruptFileError(f"Corrupt codec tables in {path}: {first_line(error)}.") from error
 
     @classmethod
     def _checked(cls, t: dict[str, Tensor]) -> Calibration:

@@ -24,7 +24,7 @@ from finola.codec.contexts import (
 from finola.codec.entropy_model import LAMBDA, step_size
 from finola.codec.rans import Table
 from finola.elastic import encoder_of
-from finola.errors import CorruptFileError
+from finola.errors import CorruptFileError, first_line
 from finola.files import write_tensors
 from finola.wave.codebook import LENGTHS
 
@@ -177,8 +177,7 @@ class ElasticCoder:
         try:
             return cls(model, _checked(load_file(path), model))
         except (SafetensorError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CorruptFileError(f"Corrupt codec tables in {path}: {reason}") from error
+            raise CorruptFileError(f"Corrupt codec tables in {path}: {first_line(error)}.") from error
 
 
 def length_sizes(depth: int) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 
-from finola.errors import CorruptFileError
+from finola.errors import CorruptFileError, first_line
 from finola.training import callbacks
 from finola.training.config import Recipe
 from finola.training.loading import RECIPE, save_recipe
@@ -141,8 +141,7 @@ def read_checkpoint(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise CorruptFileError(f"{path} cannot be read as a checkpoint: {reason}.") from error
+        raise CorruptFileError(f"{path} cannot be read as a checkpoint: {first_line(error)}.") from error
     if not isinstance(content, dict):
         raise CorruptFileError(
             f"{path} cannot be read as a checkpoint: it contains a {type(content).__name__}, not a dictionary."

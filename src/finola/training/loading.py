@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finola.config import nearest
-from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError, shorten
+from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError, first_line, shorten
 from finola.recipes.table import RECIPES
 from finola.training.config import Recipe, ReconstructionRecipe, recipe_class
 from finola.training.validation import (
@@ -113,7 +113,7 @@ def _build(settings: Settings, source: Path | str) -> Recipe:
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         for key, (value, where) in settings.items():
             check_type(kind, key, value, where)
-        raise InputError(f"{source} is not a valid recipe: {str(error).splitlines()[0]}.") from error
+        raise InputError(f"{source} is not a valid recipe: {first_line(error)}.") from error
     recipe.name = recipe.name or name_of(source)
     return recipe
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from finola.errors import CorruptFileError, InputError, shorten
+from finola.errors import CorruptFileError, InputError, first_line, shorten
 from finola.training.config import TASKS
 
 MAX_FILE_SIZE = 2**20
@@ -76,7 +76,7 @@ def parse_setting(text: str, where: str) -> Any:
     except InputError as error:
         raise InputError(f"{where} {error}") from error
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
-        raise CorruptFileError(f"{where} cannot be read as YAML: {str(error).splitlines()[0]}.") from error
+        raise CorruptFileError(f"{where} cannot be read as YAML: {first_line(error)}.") from error
     return parsed
 
 
