@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +54,15 @@ def test_files_are_version_2_and_keep_the_size(folder: str, photo: Tensor) -> No
     container = unpack(file.data)
     assert (container.mode, file.data[4]) == (ELASTIC, 2)
     assert decompress(file.data, model=folder).shape == photo.shape
+
+
+def test_the_hash_covers_the_name_of_the_model(folder: str, photo: Tensor, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "small")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"name": f"{config['name']}+corner"}))
+    assert load_codec(str(other)).hash != load_codec(folder).hash
+    with pytest.raises(InputError, match=load_codec(folder).hash.hex()):
+        decompress(compress(photo, model=folder).data, model=str(other))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (16, 16), (17, 3), (5, 90)])
