@@ -52,7 +52,9 @@ In the paper the order of `lin` accuracies is FINOLA ≪ E < B. After 16,000 ima
 FINOLA is better than E, and E is better than B. FINOLA has the easiest task, which is an advantage in 250 steps of
 64 images; at 64 pixels a masked model sees 2×2 of 4×4 positions. The paper's runs see 100,000 times as many images.
 MoCo-v2 is also far from convergence, although on average it is the best initialisation for fine-tuning among the
-methods without labels. The two seeds differ by 1 to 4 points, in fine-tuning, 93 steps, by up to 6.
+methods without labels. The two seeds differ by 1 to 4 points, in fine-tuning, 93 steps, by up to 6. The row of MoCo-v2
+predates the separate batch-norm statistics of queries and keys ([readings](readings.md#training)) and was not measured
+again; its learning rate and its number of photos per step are unchanged.
 
 The running statistics of the random encoder's batch norms were estimated on photos first. With the initial means of
 0 and variances of 1, its maps differ by 2 % from photo to photo and are nearly linear in the pixels. `lin`, which

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from training.runs import COMMON, weights
+from training.runs import COMMON, loss_curve, start, weights
 
+from finola.data import Batch
 from finola.errors import InputError
 from finola.heads import Classifier, ranks
 from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
+from finola.training.data_module import per_pass
 from finola.training.loading import list_recipes
+from finola.training.optim import peak_lr
 from finola.training.tasks.base import build_task
 from finola.training.tasks.classification import erase, mix
 
@@ -55,8 +58,11 @@ def recipe(data: Path, *overrides: str, base: str = "probe/lin-w720-128") -> Any
     return load_recipe(base, [*OWN, f"data.path={data}", *overrides])
 
 
+MOCO = ("moco.queue_size=32", "moco.projection_dim=16", "moco.norm_batch_size=3")
+
+
 def contrastive(data: Path, *overrides: str) -> Any:
-    return recipe(data, "moco.queue_size=32", "moco.projection_dim=16", *overrides, base="moco/w720-128")
+    return recipe(data, *MOCO, *overrides, base="moco/w720-128")
 
 
 def test_classifier_learns_the_classes_of_the_data(colours: Path, tmp_path: Path) -> None:
@@ -119,6 +125,53 @@ def test_moco_resumes_with_its_queue_and_exports_its_encoder(colours: Path, tmp_
     begun = build_task(contrastive(colours, f"model.weights={whole.model}")).model.state_dict()
     for part in ("encoder.", "slow.0."):
         assert all(torch.equal(value, begun[part + key]) for key, value in given.items())
+
+
+def test_moco_in_two_processes_matches_one_process(colours: Path, tmp_path: Path) -> None:
+    """Equal batch-norm groups, keys from all processes in one queue, and gradients of the joint batch."""
+    words = (f"data.path={colours}", *MOCO, "trainer.max_steps=5")
+    words_for_two = (*words, "trainer.devices=2")  # 3 photos each
+    process = start(tmp_path / "two", *words_for_two, recipe="moco/w720-128", settings=OWN)
+    train(recipe(colours, *words, base="moco/w720-128"), tmp_path / "one", quiet=True)  # 6 photos
+    _, printed = process.communicate(timeout=600)
+    assert process.returncode == 0, printed
+    one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
+    assert list(one) == list(two) == list(range(5))
+    assert two == pytest.approx(one, rel=1e-3)
+    queues = [weights(tmp_path / name)["queue"] for name in ("one", "two")]
+    assert torch.allclose(*queues, atol=1e-3) and weights(tmp_path / "two")["position"] == 30
+
+
+def test_moco_has_the_published_settings() -> None:
+    found = load_recipe("moco/w2880")
+    assert peak_lr(found) == 0.03 and found.data.batch_size == 256
+    assert found.images_per_step == 512 and found.moco.norm_batch_size == 32
+    assert per_pass(found, processes=8) == 64
+    with pytest.raises(InputError, match="multiple of 512"):
+        per_pass(found, processes=16)
+    with pytest.raises(InputError, match="sync_batchnorm=false"):
+        load_recipe("moco/w720", ["trainer.sync_batchnorm=true"])
+
+
+def test_moco_groups_of_queries_and_keys_differ(colours: Path) -> None:
+    """Every group of keys has photos of several groups of queries, so statistics do not identify a pair."""
+    task = build_task(contrastive(colours))
+    groups: dict[str, list[list[float]]] = {"queries": [], "keys": []}
+
+    def record(name: str, images: torch.Tensor) -> torch.Tensor:
+        groups[name].append(images.mean((1, 2, 3)).tolist())
+        return torch.nn.functional.normalize(images.mean((2, 3)) @ torch.randn(3, 16), dim=1)
+
+    task.model.forward = lambda images: record("queries", images)
+    task.model.keys = lambda images: record("keys", images)
+    photos = torch.arange(9.0).repeat_interleave(2)[:, None, None, None].expand(18, 3, 4, 4)
+    none = torch.zeros(18, dtype=torch.int64)
+    task.losses(photos, Batch(photos, none, none, none.bool()))
+    assert groups == {
+        "queries": [[0, 3, 6], [1, 4, 7], [2, 5, 8]],
+        "keys": [[0, 1, 2], [3, 4, 5], [6, 7, 8]],
+    }
+    assert int(task.position) == 9
 
 
 @pytest.mark.parametrize(
