@@ -147,8 +147,7 @@ def known_names() -> list[str]:
 
 
 def _grid() -> list[str]:
-    sizes = [f"{c}x{m}" for c in (128, 256, 512, 1024, 2048) for m in (1, 2, 4, 8)]
-    return [f"mf-w2880/{size}@64" for size in [*sizes, "1024x16", "2048x16"]]
+    return [f"mf-w2880/{c}x{m}@64" for c in (128, 256, 512, 1024, 2048) for m in (1, 2, 4, 8, 16)]
 
 
 PAPER: dict[str, list[str]] = {
@@ -233,13 +232,13 @@ def count(name: str) -> dict[str, Count]:
     from finola.layers import build_pool
     from finola.transitions import build_transition
 
-    encoder, encoding, feature_map = _encoder(config.encoder, config.image_size, config if config.is_waves else None)
+    encoder, encoding, feature_map = _encoder(config.encoder, config.image_size, config if config.returns_q else None)
     with torch.device("meta"):
         q = torch.empty(1, config.paths, config.channels)
         z = torch.empty(1, config.channels, *config.map_size)
         pooling = _count(build_pool(encoder, config.channels, config.paths), feature_map.to("meta"))[0]
         if config.transition == "conv-ae":
-            propagation, z = _count(ConvGrower(config.channels, config.map_size), q)
+            propagation, z = _count(ConvGrower(config.channels, config.map_size, config.slim), q)
         else:
             transition = build_transition(config.transition, config.speeds, config.channels)
             products = {"repetition": 0, "norm-mlp": 2}.get(config.transition, 1)
@@ -263,14 +262,14 @@ def _count_classifier(name: str) -> dict[str, Count]:
 
 
 @cache
-def _encoder(name: str, image_size: tuple[int, int], waves: ModelConfig | None) -> tuple[nn.Module, Count, Tensor]:
+def _encoder(name: str, image_size: tuple[int, int], config: ModelConfig | None) -> tuple[nn.Module, Count, Tensor]:
     """Encoder, its counts and its output, on the meta device, or on the CPU if its shapes depend on a spectrum."""
     import torch
 
     from finola.encoders import build_encoder
 
-    with torch.device("cpu" if waves else "meta"):
-        encoder = build_encoder(name, image_size, waves)
+    with torch.device("cpu" if config is not None and config.is_waves else "meta"):
+        encoder = build_encoder(name, image_size, config)
         return encoder, *_count(encoder, torch.full((1, 3, *image_size), 0.5))
 
 
