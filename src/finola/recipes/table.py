@@ -10,6 +10,7 @@ from typing import Any
 
 from finola.config import ModelConfig
 from finola.paper import cite
+from finola.recipes.recognition import ALIASES as RECOGNITION_ALIASES
 from finola.recipes.recognition import RECOGNITION
 
 
@@ -235,6 +236,7 @@ ALIASES: dict[str, str] = (
     {f"paper/{name}": f"paper/{of}" for name, of in _ALIASES.items()}
     | {f"cpu/{name}": f"cpu/{of}" for name, of in _ALIASES.items() if not name.startswith("encoders/")}
     | {"cpu/encoders/mf-w720": "cpu/channels/3072"}  # W720 is the encoder of the other twins
+    | RECOGNITION_ALIASES
 )
 """Names of recipes that repeat another one: the same settings under the name of another table."""
 

@@ -298,6 +298,11 @@ class ObjectRecipe(Recipe):
     def check(self) -> None:
         super().check()
         one_of("head.kind", self.head.kind, *HEADS[self.task])
+        if self.head.frozen and self.model.weights is None:
+            raise InputError(
+                "head.frozen is true, but model.weights is not set, so the frozen encoder would be random. "
+                "Set model.weights to a trained model, or head.frozen=false."
+            )
         sides = self.objects.short_side
         if len(sides) != 2 or not 0 < sides[0] <= sides[1]:
             raise InputError(

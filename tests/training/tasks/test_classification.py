@@ -14,6 +14,7 @@ from training.runs import COMMON, loss_curve, start, weights
 from finola.data import Batch
 from finola.errors import InputError
 from finola.heads import Classifier, ranks
+from finola.hub import bundled_models
 from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
 from finola.training.data_module import per_pass
@@ -77,7 +78,9 @@ def test_classifier_learns_the_classes_of_the_data(colours: Path, tmp_path: Path
     assert "blue, green, red" in card and str(colours) not in card
 
 
-def test_probe_keeps_its_encoder_and_its_head_initialises_fine_tuning(colours: Path, tmp_path: Path) -> None:
+def test_probe_keeps_its_encoder_and_its_head_initialises_fine_tuning(
+    colours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = train(recipe(colours, "head.frozen=false", "trainer.max_steps=3"), tmp_path / "source", quiet=True).model
     words = (f"model.weights={source}", "head.kind=tran-1")
     probe = train(recipe(colours, *words, "trainer.max_steps=3"), tmp_path / "probe", quiet=True).model
@@ -86,11 +89,15 @@ def test_probe_keeps_its_encoder_and_its_head_initialises_fine_tuning(colours: P
 
     fine = recipe(colours, f"model.weights={probe}", "head.kind=tran-1", "head.frozen=false")
     fine.classes = ["blue", "green", "red"]
+    capsys.readouterr()
     begun, probed = build_task(fine).model.state_dict(), Classifier.from_pretrained(probe).state_dict()
     assert all(torch.equal(value, begun[key]) for key, value in probed.items())
+    assert capsys.readouterr().err == ""
     other = recipe(colours, f"model.weights={probe}", "head.kind=lin", "head.frozen=false")
     other.classes = fine.classes
     assert build_task(other).model.head.linear.weight.shape == (3, load_encoder(probe).channels)
+    reported = capsys.readouterr().err
+    assert "tran-1 for 3 classes" in reported and "lin for 3 classes" in reported
     fine.classes = ["ant", "bee", "cat"]  # as many, but others: their head is new
     begun = build_task(fine).model.state_dict()
     assert all(torch.equal(value, begun[key]) for key, value in probed.items() if key.startswith("encoder."))
@@ -255,4 +262,32 @@ def test_every_probe_of_the_paper_is_a_recipe() -> None:
     assert {
         f"probe/finola-q{size}-{head}" for size in (64, 128, 256, 512, 1024, 2048, 3072) for head in ("lin", "tran1")
     } <= names
-    assert {f"masked/{variant}-w2880-{epochs}" for variant in "eb" for epochs in (100, 200, 400, 800)} <= names
+    lengths = (100, 200, 400, 800)
+    assert {f"masked/{variant}-w2880-{epochs}" for variant in "eb" for epochs in lengths} <= names
+    assert {f"masked/b-w{width}-{epochs}" for width in (720, 1440) for epochs in lengths} <= names
+    assert {f"probe/{source}-{head}" for source in ("e-w2880", "moco-w720") for head in ("lin", "tran1")} <= names
+
+
+def test_weights_of_a_recipe_are_those_of_another_recipe() -> None:
+    """Every chain of pre-training, probing and fine-tuning can be run from its first recipe to its last."""
+    names = list_recipes()
+    runs = {f"runs/{name.replace('/', '-')}/model" for name in names} | {None, *bundled_models()}
+    chained = [name for name in names if name.startswith(("probe/", "finetune/", "detection/", "masked/"))]
+    assert {name: found for name in chained if (found := load_recipe(name).model.weights) not in runs} == {}
+
+
+@pytest.mark.parametrize("width", [720, 1440, 2880])
+def test_fine_tuning_has_the_head_of_its_probe(width: int) -> None:
+    for name, probe in (
+        (f"finetune/w{width}", f"probe/tran1-w{width}"),
+        (f"finetune/tran4-w{width}", f"probe/tran4-w{width}"),
+    ):
+        fine, probed = load_recipe(name), load_recipe(probe)
+        assert fine.head.kind == probed.head.kind and fine.model.name == probed.model.name
+        assert fine.model.weights == f"runs/{probe.replace('/', '-')}/model"
+
+
+def test_decoder_depths_differ_in_the_decoder_only() -> None:
+    depths = [load_recipe(f"masked/b-w2880-tran{blocks}") for blocks in range(1, 7)]
+    assert [recipe.model.name for recipe in depths] == [f"mf-w2880/512x1@16+tran{blocks}" for blocks in range(1, 7)]
+    assert {recipe.schedule.epochs for recipe in depths} == {800}
