@@ -40,7 +40,7 @@ of the centre crop and its mirror image.
 | E over 100 … 800 epochs | `masked/e-w2880-{100 … 800}` |
 | decoders of 1 to 6 blocks, Table 23 (`table:appendix:ablation-tran-blocks`) | `masked/b-w2880-tran{1 … 6}` |
 | `lin`, `tran-1`, `tran-4` on a frozen encoder | `probe/{lin,tran1,tran4}-w{720,1440,2880}` |
-| `lin`, `tran-1` on unmasked FINOLA, by the size of q | `probe/finola-q{64 … 3072}-{lin,tran1}` after `paper/channels/…` |
+| `lin`, `tran-1` on FINOLA, by the size of q | `probe/finola-q{64 … 3072}-{lin,tran1}` after `paper/channels/…` |
 | `lin`, `tran-1` on E | `probe/e-w2880-{lin,tran1}` |
 | `lin`, `tran-1` on MoCo-v2, Table 25 (`table:finola-mocov2`) | `probe/moco-w{720,1440,2880}-{lin,tran1}` |
 | fine-tuning of tran-1 with layer-wise learning rate decay | `finetune/w{720,1440,2880}` |
