@@ -26,7 +26,7 @@ def test_columns_differ_by_the_blocks_of_the_table():
 
 
 def test_pooling_matrices_and_decoder_are_the_papers_16_6_million():
-    from finola.model_zoo import count
+    from finola.model_counts import count
 
     counted = count("mf-w2880/1024x2@64")
     millions = {station: counted[station].parameters / 1e6 for station in ("pooling", "propagation", "decoder")}
@@ -78,7 +78,7 @@ def test_slim_divides_all_widths(build):
 
 def test_a_small_conv_ae_scales_like_finola():
     """The ratio of its parameters to those of the four matrices is that of the paper's models, up to their depth."""
-    from finola.model_zoo import count
+    from finola.model_counts import count
 
     large, small = (
         count(conv)["propagation"].parameters / count(wave)["propagation"].parameters

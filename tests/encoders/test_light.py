@@ -10,7 +10,7 @@ from finola.encoders import build_encoder
 from finola.encoders.light import LightEncoder
 from finola.errors import InputError
 from finola.masked import MaskedFinola
-from finola.model_zoo import count
+from finola.model_counts import count
 
 
 @pytest.mark.parametrize("name", ["conv-light/16x1@4:32+patch", "conv-light/16x4@8x4:64x32+scatter+slim16"])
