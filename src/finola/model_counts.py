@@ -58,12 +58,12 @@ def count(name: str) -> dict[str, Count]:
         stored = read_config(WEIGHTS_FOLDER / name)
         return _count_classifier(stored["encoder"], stored["head"], len(stored["classes"]), stored["image_size"])
     if match := _RECIPE.fullmatch(name):
-        kind, encoder = match["kind"], f"mf-w{match['width']}"
+        kind, backbone = match["kind"], f"mf-w{match['width']}"
         if kind.startswith("masked/"):
-            return _count_masked(encoder, kind[-1])
+            return _count_masked(backbone, kind[-1])
         if kind.startswith("probe/"):
-            return _count_classifier(encoder, kind.removeprefix("probe/").replace("tran", "tran-"), 1000, 224)
-        return _count_detector(encoder, kind.replace("detection/dec", "mf-dec"))
+            return _count_classifier(backbone, kind.removeprefix("probe/").replace("tran", "tran-"), 1000, 224)
+        return _count_detector(backbone, kind.replace("detection/dec", "mf-dec"))
     config = ModelConfig.parse(full_name(name))
     import torch
 

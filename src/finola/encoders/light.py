@@ -33,5 +33,5 @@ class LightEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         check_values(images)
-        q: Tensor = self.linear(self.convolutions(images).flatten(1))
-        return q.unflatten(1, (self.paths, -1))
+        q: Tensor = self.linear(self.convolutions(images).flatten(1)).unflatten(1, (self.paths, -1))
+        return q
