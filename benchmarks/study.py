@@ -44,8 +44,8 @@ def pre_training(method: str, size: int, epochs: float, seed: int, photos: int |
         words += [f"model.name=mf-w720/256x1@{cells}:{size}+{decoder}", "logging.samples=0"]
         return f"masked/{variant}-w720-128", words
     words.append(f"data.size={size}")
-    if method == "moco":  # a batch of 128 is 64 photos, each seen twice
-        return "moco/w720-128", [*words, "data.batch_size=128", "schedule.warmup_epochs=0"]
+    if method == "moco":
+        return "moco/w720-128", [*words, "schedule.warmup_epochs=0"]
     return "supervised/w720-128", words
 
 

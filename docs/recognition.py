@@ -35,13 +35,24 @@ of the centre crop and its mirror image.
 
 | experiment | recipes |
 |---|---|
-| pre-training E and B; over 100 … 800 epochs | `masked/{e,b}-w{720,1440,2880}`, `masked/{e,b}-w2880-{100 … 800}` |
+| pre-training E and B, Table 20 (`table:appendix:masked-FINOLA`) | `masked/{e,b}-w{720,1440,2880}` |
+| B over 100 … 800 epochs, Figure 17 (`fig:appendix:train-len`) | `masked/b-w{720,1440,2880}-{100 … 800}` |
+| E over 100 … 800 epochs | `masked/e-w2880-{100 … 800}` |
+| decoders of 1 to 6 blocks, Table 23 (`table:appendix:ablation-tran-blocks`) | `masked/b-w2880-tran{1 … 6}` |
 | `lin`, `tran-1`, `tran-4` on a frozen encoder | `probe/{lin,tran1,tran4}-w{720,1440,2880}` |
-| the same on unmasked FINOLA, by the size of q | `probe/finola-q{64 … 3072}-{lin,tran1}` after `paper/channels/…` |
-| fine-tuning with layer-wise learning rate decay | `finetune/w{720,1440,2880}` |
+| `lin`, `tran-1` on FINOLA, by the size of q | `probe/finola-q{64 … 3072}-{lin,tran1}` after `paper/channels/…` |
+| `lin`, `tran-1` on E | `probe/e-w2880-{lin,tran1}` |
+| `lin`, `tran-1` on MoCo-v2, Table 25 (`table:finola-mocov2`) | `probe/moco-w{720,1440,2880}-{lin,tran1}` |
+| fine-tuning of tran-1 with layer-wise learning rate decay | `finetune/w{720,1440,2880}` |
+| the same after E, unmasked FINOLA and MoCo-v2 | `finetune/{e-w2880,finola-q3072}`, `finetune/moco-w{720,1440,2880}` |
+| fine-tuning of tran-4, Table 9 (`table:finola-vs-self-sup`) | `finetune/tran4-w{720,1440,2880}` |
 | supervised training from scratch | `supervised/w{720,1440,2880}` |
 | MoCo-v2 on the same encoder (lightly; `pip install 'finola[moco]'`) | `moco/w{720,1440,2880}` |
 | reconstruction with a frozen masked encoder (appendix C) | `masked/recon-{e,b}-w2880` |
+
+Other combinations need only `model.weights`, such as the probe of a shorter schedule:
+`finola train probe/lin-w720 model.weights=runs/masked-b-w720-100/model`. A head of other layers or classes than that of
+the trained model starts from scratch, and the run reports it.
 
 The encoder of any of these models can initialise any other: `model.weights=runs/…/model` in a recipe,
 `finola.load_encoder(name)` in code. A checkpoint always contains the decoder too.
@@ -52,7 +63,9 @@ In the paper the order of `lin` accuracies is FINOLA ≪ E < B. After 16,000 ima
 FINOLA is better than E, and E is better than B. FINOLA has the easiest task, which is an advantage in 250 steps of
 64 images; at 64 pixels a masked model sees 2×2 of 4×4 positions. The paper's runs see 100,000 times as many images.
 MoCo-v2 is also far from convergence, although on average it is the best initialisation for fine-tuning among the
-methods without labels. The two seeds differ by 1 to 4 points, in fine-tuning, 93 steps, by up to 6.
+methods without labels. The two seeds differ by 1 to 4 points, in fine-tuning, 93 steps, by up to 6. The row of MoCo-v2
+predates the separate batch-norm statistics of queries and keys ([readings](readings.md#training)) and was not measured
+again; its learning rate and its number of photos per step are unchanged.
 
 The running statistics of the random encoder's batch norms were estimated on photos first. With the initial means of
 0 and variances of 1, its maps differ by 2 % from photo to photo and are nearly linear in the pixels. `lin`, which

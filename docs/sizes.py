@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from finola.decoders.upsampling import UpsamplingDecoder
 from finola.encoders.mobile_former import MobileFormer
-from finola.model_zoo import count
+from finola.model_counts import count
 
 PAPER_ENCODERS = {"mf-w720": "5.0", "mf-w1440": "12.0", "mf-w2880": "25.0", "mf-w4320": "43.5", "mf-w5760": "67.6"}
 PAPER_MULTIPLY_ADDS = {"mf-w720": "5.6", "mf-w1440": "20.4", "mf-w2880": "77.5"}

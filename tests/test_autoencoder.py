@@ -12,7 +12,8 @@ import finola
 from finola.autoencoder import Autoencoder, position_embedding
 from finola.checks import check_values
 from finola.errors import InputError
-from finola.model_zoo import PAPER, count, create, load
+from finola.model_counts import count
+from finola.model_zoo import PAPER, create, load
 from finola.transitions import NormLinear
 
 TINY = "mf-w720/16x2@8:32"

@@ -14,6 +14,9 @@ NAMES = [name for names in PAPER.values() for name in names] + [
     "mf-w720/64x1@8x16:128x256+bottom-left+real",
     "mf-w1440/512x1@16+tran6",
     "waves+mf-w720/256x1@16:64",
+    "conv-light/64x4@16:64+scatter+slim16",
+    "mf-w720/32x4@16:64+convae+slim16",
+    "mf-w720/32x4@16:64+convae+patch+slim8",
 ]
 
 
@@ -54,6 +57,9 @@ def test_fields_of_a_parsed_name():
         ("waves/256x1@16:64+real", "real.*norm-linear"),
         ("waves/256x1@16:64+patch", "patch"),
         ("mf-w720/512x2@64+convae", "got 2"),
+        ("mf-w720/64x1@8:64+patch+slim4", "slim4.*upsampling"),
+        ("waves/256x1@16:64+slim4", "slim4.*upsampling"),
+        ("mf-w720/64x1@8:64+slim1", "slim1"),
     ],
 )
 def test_invalid_names_raise_with_the_invalid_part(name, values):

@@ -15,7 +15,8 @@ ROOT = Path(finola.__file__).parent
 LAYERS = (
     {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
     | {"image_io", "checks", "paper", "pixel_net", "layers", "serialization", "hub"},
-    {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "model_zoo", "weights"},
+    {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
+    | {"model_zoo", "model_counts"},
     {"codec", "data"},
     {"training", "evaluation", "baselines", "compare", "recipes"},
     {"plotting"},

@@ -1,4 +1,4 @@
-"""Models by name: counts stored in the package, and encoders with pretrained weights."""
+"""Models by name: encoders with pretrained weights."""
 
 from __future__ import annotations
 
@@ -10,31 +10,8 @@ from safetensors.torch import save_file
 
 import finola
 from finola.errors import InputError, MissingFileError
-from finola.hub import bundled_models
-from finola.model_zoo import COUNTS, count, known_names, sizes
 
 NAME = "test_resnet/16x1@4:64+patch"
-
-
-def test_counts_are_stored_for_all_listed_models() -> None:
-    import json
-
-    assert set(json.loads(COUNTS.read_text())) == {*bundled_models(), *known_names()}
-
-
-@pytest.mark.parametrize(
-    "name", [*bundled_models(), "waves512", "mf-w720/512x1@16+patch", "mf-w2880/512x4@64+convae", "waves/1024x1@16"]
-)
-def test_stored_counts_equal_those_of_the_modules(name: str) -> None:
-    """python docs/counts.py writes them anew."""
-    assert sizes(name) == count(name)
-
-
-def test_counts_of_an_unlisted_model_are_those_of_its_parts() -> None:
-    model = finola.create("waves+conv/32x1@4:32")
-    counted = {part: size.parameters for part, size in sizes("waves+conv/32x1@4:32").items()}
-    parts = {"encoder": model.encoder, "pooling": model.pool, "propagation": model.transition, "decoder": model.decoder}
-    assert counted == {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
 
 
 def test_a_created_model_has_the_pretrained_weights_of_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

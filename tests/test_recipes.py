@@ -120,6 +120,7 @@ def test_every_paper_recipe_has_the_paper_s_settings_and_a_small_twin(row: str) 
     large, small = ModelConfig.parse(paper.model.name), ModelConfig.parse(twin.model.name)
     assert large.image_size == (256, 256) and small.image_size == (64, 64)
     assert small.cell == large.cell and small.channels * 16 == large.channels
+    assert (large.slim, small.slim) == (1, 16)
     same = ("paths", "start", "transition", "speeds", "position", "decoder")
     assert all(getattr(large, field) == getattr(small, field) for field in same)
 

@@ -49,7 +49,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         starts = start_positions(config.start, config.map_size, config.paths)  # raises if outside the map
         self.checkpointing = False
         if config.transition == "conv-ae":
-            self.grower = ConvGrower(config.channels, config.map_size)
+            self.grower = ConvGrower(config.channels, config.map_size, config.slim)
         else:
             transition = build_transition(config.transition, config.speeds, config.channels)
             self._freeze_unused(transition, starts)

@@ -33,6 +33,9 @@ HEADS = {
 EXACT = "waves+nets"
 """Encoder of models with exact plane waves between two networks on pixels."""
 
+LIGHT = "conv-light"
+"""Convolutional encoder for small models, which computes q without pooling."""
+
 MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")
 STARTS = {
     "scatter": "scatter",
@@ -49,7 +52,8 @@ TRANSITIONS = {
     "convae": "conv-ae",
 }
 SPEEDS = {"real": "real", "unit": "unit"}
-OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined", "tran<blocks>", "elastic<bases>")
+OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined", "tran<blocks>", "slim<factor>")
+OPTIONS += ("elastic<bases>",)
 
 _NAME = re.compile(r"(?P<encoder>[^/@:]+)/(?P<c>\d+)x(?P<m>\d+)@(?P<rest>.+)")
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
@@ -76,7 +80,7 @@ class ModelConfig:
     'waves/256x1@16:64'
     """
 
-    encoder: str  # mf-w720 … mf-w5760, waves, waves+REFINEMENT, or a timm backbone
+    encoder: str  # mf-w720 … mf-w5760, conv-light, waves, waves+REFINEMENT, or a timm backbone
     channels: int  # C
     paths: int  # M
     map_size: Size  # of z
@@ -88,6 +92,7 @@ class ModelConfig:
     decoder: str = (
         "upsample"  # upsample, patch (linear), refined (linear + convolutions), tranK (K transformer blocks + linear)
     )
+    slim: int = 1  # divides the widths of the upsampling decoder and of Conv-AE
     elastic: int = 0  # number of bases of the codebook for q of any length; 0: q has a fixed length
 
     def __post_init__(self) -> None:
@@ -118,6 +123,8 @@ class ModelConfig:
                 f"Model name {self}: wave initialisation needs norm+linear with unconstrained A and B, "
                 f"got {self.speeds} speeds with {self.transition}."
             )
+        if self.slim > 1 and (self.is_waves or (self.decoder != "upsample" and self.transition != "conv-ae")):
+            raise InputError(f"Model name {self}: +slim{self.slim} needs the upsampling decoder or Conv-AE. Remove it.")
         if self.elastic and (not self.is_exact or self.paths != 1):
             raise InputError(f"Model name {self}: +elastic{self.elastic} needs the encoder {EXACT} and one path.")
         if self.is_waves and self.decoder != "upsample":
@@ -139,6 +146,11 @@ class ModelConfig:
         return self.encoder == EXACT
 
     @property
+    def returns_q(self) -> bool:
+        """Whether the encoder computes q itself, without a feature map and pooling."""
+        return self.is_waves or self.encoder == LIGHT
+
+    @property
     def has_position(self) -> bool:
         """Whether a position embedding is added to z before the decoder."""
         return self.position or self.speeds == "unit"
@@ -156,6 +168,8 @@ class ModelConfig:
             options.append("pos")
         if self.decoder != "upsample":
             options.append(self.decoder)
+        if self.slim > 1:
+            options.append(f"slim{self.slim}")
         if self.elastic:
             options.append(f"elastic{self.elastic}")
         return "+".join([name, *options])
@@ -227,6 +241,8 @@ def _read_option(option: str, name: str) -> dict[str, object]:
         return {"position": True}
     if option in ("patch", "refined") or re.fullmatch(r"tran[1-9]\d*", option):
         return {"decoder": option}
+    if match := re.fullmatch(r"slim([2-9]|[1-9]\d)", option):
+        return {"slim": int(match[1])}
     if match := re.fullmatch(r"elastic([1-9]\d{0,3})", option):
         return {"elastic": int(match[1])}
     raise UnknownNameError(f"Unknown option +{option} in {name!r}: {nearest(option, OPTIONS)}")

@@ -1,14 +1,11 @@
-"""Create and load models by name; the models of the paper with their parameters and multiply–adds.
+"""Create and load models by name; the names of the models of the paper.
 
 Names are resolved by `finola.hub`. Torch is imported where it is needed, so that lists and wrong names take no time.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,26 +15,22 @@ from finola.hub import (
     CONFIG,
     UNTRAINED,
     WEIGHTS,
-    WEIGHTS_FOLDER,
     bundled_models,
     encoder_name,
     full_name,
     model_folder,
     model_type,
-    read_config,
     resolve,
 )
 from finola.paper import cite
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from finola.autoencoder import Autoencoder
     from finola.heads import Classifier
     from finola.heads.detector import Detector
     from finola.heads.mask_rcnn import Segmenter
-
-COUNTS = Path(__file__).with_name("model_counts.json")
 
 
 def create(name: str, init: str | None = None, *, pretrained: bool = False) -> Autoencoder:
@@ -147,8 +140,7 @@ def known_names() -> list[str]:
 
 
 def _grid() -> list[str]:
-    sizes = [f"{c}x{m}" for c in (128, 256, 512, 1024, 2048) for m in (1, 2, 4, 8)]
-    return [f"mf-w2880/{size}@64" for size in [*sizes, "1024x16", "2048x16"]]
+    return [f"mf-w2880/{c}x{m}@64" for c in (128, 256, 512, 1024, 2048) for m in (1, 2, 4, 8, 16)]
 
 
 PAPER: dict[str, list[str]] = {
@@ -177,7 +169,6 @@ PAPER: dict[str, list[str]] = {
     f"scattered starts, {cite('table:mixture-hidden-waves')}": [
         f"mf-w2880/{cm}@64+scatter" for cm in ("1024x4", "1024x8", "1024x16", "2048x8", "2048x16")
     ],
-    "masked FINOLA-E (appendix B)": [f"mf-w{width}/512x1@16+patch" for width in (720, 1440, 2880)],
     "latent 16,384 on one path or sixteen (§4.1)": ["mf-w2880/16384x1@64", "mf-w2880/1024x16@64"],
     "plane waves (ours)": [
         "waves/256x1@16:64",
@@ -188,97 +179,15 @@ PAPER: dict[str, list[str]] = {
     ],
 }
 
-
-@dataclass(frozen=True)
-class Count:
-    """Parameters of one part of a model and its multiply–adds per image."""
-
-    parameters: int
-    multiply_adds: int
-
-
-def sizes(name: str) -> dict[str, Count]:
-    """`count`, from the counts stored in the package if it has them: fast for every name of `finola models`.
-
-    >>> sizes("tile64")["encoder"] == count("tile64")["encoder"]
-    True
-    """
-    stored = _stored_counts().get(name)
-    return count(name) if stored is None else {part: Count(*numbers) for part, numbers in stored.items()}
-
-
-@cache
-def _stored_counts() -> dict[str, dict[str, list[int]]]:
-    counts: dict[str, dict[str, list[int]]] = json.loads(COUNTS.read_text(encoding="utf-8"))
-    return counts
-
-
-def count(name: str) -> dict[str, Count]:
-    """Count the parameters and multiply–adds of each part of a model.
-
-    The parts of an autoencoder are encoder, pooling, propagation and decoder; those of a bundled classifier are encoder
-    and head. Multiply–adds are those of convolutions and matrix products. Propagation is 2·C²·(H·W − 1) per path,
-    both orders.
-
-    >>> count("mf-w2880/1024x16@64")["propagation"].parameters
-    4194304
-    """
-    if name in bundled_models("classifier"):
-        return _count_classifier(name)
-    config = ModelConfig.parse(full_name(name))
-    import torch
-
-    from finola.decoders import build_decoder
-    from finola.decoders.conv_ae import ConvGrower
-    from finola.layers import build_pool
-    from finola.transitions import build_transition
-
-    encoder, encoding, feature_map = _encoder(config.encoder, config.image_size, config if config.is_waves else None)
-    with torch.device("meta"):
-        q = torch.empty(1, config.paths, config.channels)
-        z = torch.empty(1, config.channels, *config.map_size)
-        pooling = _count(build_pool(encoder, config.channels, config.paths), feature_map.to("meta"))[0]
-        if config.transition == "conv-ae":
-            propagation, z = _count(ConvGrower(config.channels, config.map_size), q)
-        else:
-            transition = build_transition(config.transition, config.speeds, config.channels)
-            products = {"repetition": 0, "norm-mlp": 2}.get(config.transition, 1)
-            positions = config.map_size[0] * config.map_size[1] - 1
-            multiply_adds = 2 * products * config.channels**2 * positions * config.paths
-            propagation = Count(sum(p.numel() for p in transition.parameters()), multiply_adds)
-        decoder = _count(build_decoder(config), z)[0]
-    return {"encoder": encoding, "pooling": pooling, "propagation": propagation, "decoder": decoder}
-
-
-def _count_classifier(name: str) -> dict[str, Count]:
-    import torch
-
-    from finola.heads import build_head
-
-    config = read_config(WEIGHTS_FOLDER / name)
-    encoder, encoding, feature_map = _encoder(config["encoder"], (config["image_size"],) * 2, None)
-    with torch.device("meta"):
-        head = build_head(config["head"], int(encoder.channels), len(config["classes"]))  # type: ignore[arg-type]
-        return {"encoder": encoding, "head": _count(head, feature_map)[0]}
-
-
-@cache
-def _encoder(name: str, image_size: tuple[int, int], waves: ModelConfig | None) -> tuple[nn.Module, Count, Tensor]:
-    """Encoder, its counts and its output, on the meta device, or on the CPU if its shapes depend on a spectrum."""
-    import torch
-
-    from finola.encoders import build_encoder
-
-    with torch.device("cpu" if waves else "meta"):
-        encoder = build_encoder(name, image_size, waves)
-        return encoder, *_count(encoder, torch.full((1, 3, *image_size), 0.5))
-
-
-def _count(module: nn.Module, inputs: Tensor) -> tuple[Count, Tensor]:
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    module.eval().requires_grad_(False)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        out = module(inputs)
-    return Count(sum(p.numel() for p in module.parameters()), counter.get_total_flops() // 2), out
+_WIDTHS = (720, 1440, 2880)
+RECOGNITION: dict[str, list[str]] = {
+    f"masked FINOLA-E, {cite('table:appendix:masked-FINOLA')}": [f"masked/e-w{width}" for width in _WIDTHS],
+    f"masked FINOLA-B, {cite('table:appendix:masked-FINOLA')}": [f"masked/b-w{width}" for width in _WIDTHS],
+    f"classifiers of 1000 classes at 224 pixels, {cite('table:finola-vs-self-sup')}": [
+        f"probe/{head}-w{width}" for head in ("lin", "tran1", "tran4") for width in _WIDTHS
+    ],
+    f"detectors of 80 classes at 1333×800, {cite('table:appendix:od-mf-dec-achs')}": [
+        f"detection/dec-{head}-w{width}" for head in (211, 522) for width in _WIDTHS
+    ],
+}
+"""Models of the paper for recognition, by the names of their recipes."""

@@ -287,6 +287,25 @@ def test_calibrated_folder_is_a_codec(tmp_path: Path, capsys: pytest.CaptureFixt
     assert load_codec(str(folder)).hash != before
 
 
+def test_plain_calibration_needs_no_jacobian_and_compresses_in_mode_paper(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, folder = tmp_path / "full", tmp_path / "plain"
+    model = finola.create("waves/32x1@4:32")
+    for place in (full, folder):
+        model.save_pretrained(place)
+    assert main(["calibrate", str(full), "smoke", "--tiles", "200"]) == 0
+    monkeypatch.setattr("finola.codec.calibration._pixel_metric", None)
+    assert main(["calibrate", str(folder), "smoke", "--tiles", "200", "--plain"]) == 0
+    image = photo(50, 70)
+    files = [compress(image, model=str(place), mode="paper").data for place in (full, folder)]
+    decoded = [decompress(data, model=str(place)) for data, place in zip(files, (full, folder), strict=True)]
+    assert torch.equal(*decoded) and len(files[0]) == len(files[1]) - len("plain") + len("full")
+    for options in ({"quality": 50}, {"mode": "paper", "effort": 1}):
+        with pytest.raises(InputError, match="--plain"):
+            compress(image, model=str(folder), **options)
+
+
 @pytest.mark.parametrize(
     ("arguments", "value"),
     [

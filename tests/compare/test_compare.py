@@ -125,6 +125,12 @@ def test_klt_is_not_fitted_to_the_test_photos(tmp_path: Path, capsys) -> None:  
     assert any("KLT" in sentence for sentence in result["left_out"])
 
 
+@pytest.mark.parametrize("word", ["finola-paper:8", "finola-paper@0.2", "finola-paper"])
+def test_the_fixed_length_mode_has_four_bits(word: str) -> None:
+    with pytest.raises(InputError, match="finola-paper:4"):
+        build_method(word)
+
+
 def test_bjontegaard_is_zero_against_itself_and_antisymmetric() -> None:
     curve = [(0.1, 24.0), (0.2, 26.0), (0.4, 28.5), (0.8, 31.0)]
     other = [(0.12, 24.5), (0.25, 26.4), (0.5, 29.5), (0.9, 31.5)]

@@ -26,7 +26,7 @@ def test_columns_differ_by_the_blocks_of_the_table():
 
 
 def test_pooling_matrices_and_decoder_are_the_papers_16_6_million():
-    from finola.model_zoo import count
+    from finola.model_counts import count
 
     counted = count("mf-w2880/1024x2@64")
     millions = {station: counted[station].parameters / 1e6 for station in ("pooling", "propagation", "decoder")}
@@ -64,6 +64,30 @@ def test_conv_ae_upsamples_a_grid():
         assert ConvGrower(512, (64, 64))(torch.empty(2, 4, 512)).shape == (2, 1024, 64, 64)
     with pytest.raises(ValueError, match="24×24"):
         ConvGrower(8, (24, 24))
+
+
+@pytest.mark.parametrize(
+    "build", [lambda s: UpsamplingDecoder(512 // s, 16, s), lambda s: ConvGrower(512 // s, (64, 64), s)]
+)
+def test_slim_divides_all_widths(build):
+    """Every convolution but the last one of the decoder, which has three outputs, has 1/16² of the weights."""
+    with torch.device("meta"):
+        wide, slim = ([p for p in build(factor).parameters() if p.ndim == 4] for factor in (1, 16))
+    assert all(a.numel() == b.numel() * (16 if len(a) == 3 else 256) for a, b in zip(wide, slim, strict=True))
+
+
+def test_a_small_conv_ae_scales_like_finola():
+    """The ratio of its parameters to those of the four matrices is that of the paper's models, up to their depth."""
+    from finola.model_counts import count
+
+    large, small = (
+        count(conv)["propagation"].parameters / count(wave)["propagation"].parameters
+        for conv, wave in (
+            ("mf-w2880/512x4@64+convae", "mf-w2880/1024x2@64"),
+            ("mf-w720/32x4@16:64+convae+slim16", "mf-w720/64x2@16:64+slim16"),
+        )
+    )
+    assert large / 2 < small < large
 
 
 def test_unsupported_cells_raise_with_their_size():

@@ -53,9 +53,11 @@ def run(folder: Path, *overrides: str, **options: Any) -> Outcome:
     return train(tiny(*overrides), folder, quiet=True, **options)
 
 
-def start(folder: Path, *overrides: str, resume: bool = False) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *overrides: str, recipe: str = "smoke", settings: tuple[str, ...] = TINY, resume: bool = False
+) -> subprocess.Popen[str]:
     """Start `finola train` in a separate process."""
-    words = ["train", "smoke", *TINY, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
+    words = ["train", recipe, *settings, *overrides, "--out", str(folder), *(["--resume"] if resume else [])]
     environment = os.environ | {
         "PYTHONPATH": str(Path(finola.__file__).parents[1]),
         "OMP_NUM_THREADS": str(torch.get_num_threads()),

@@ -38,10 +38,10 @@ def test_model_is_initialised_from_weights_of_the_same_name(tmp_path: Path) -> N
     torch.manual_seed(1)
     trained = finola.create("waves+conv/32x1@4:16")
     trained.save_pretrained(tmp_path / "trained")
-    initialised = build_model(AutoencoderSection("waves+conv/32x1@4:16", weights=str(tmp_path / "trained")))
+    initialised = build_model(AutoencoderSection("waves+conv/32x1@4:16", weights=str(tmp_path / "trained")), "lin")
     assert all(torch.equal(value, initialised.state_dict()[key]) for key, value in trained.state_dict().items())
     with pytest.raises(InputError, match="waves"):
-        build_model(AutoencoderSection("waves+conv/16x1@4:16", weights=str(tmp_path / "trained")))
+        build_model(AutoencoderSection("waves+conv/16x1@4:16", weights=str(tmp_path / "trained")), "lin")
 
 
 def test_other_encoder_is_initialised_with_recurrence_and_decoder_of_a_wave_model(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_encoder_pooling_and_recurrence_are_copied_from_a_masked_model(masked: P
     shared = [key for key in given if key.startswith(("encoder.", "pool.", "transition."))]
     assert shared and all(torch.equal(given[key], initialised[key]) for key in shared)
     with pytest.raises(InputError, match=r"encoder .* mf-w720"):
-        build_model(AutoencoderSection("mf-w720/16x1@4:64", weights=str(masked)))
+        build_model(AutoencoderSection("mf-w720/16x1@4:64", weights=str(masked)), "lin")
     torch.manual_seed(0)
     MaskedFinola("mf-w1440/16x1@4:64+patch", "e").save_pretrained(masked.parent / "narrow")
     with pytest.raises(InputError, match=r"encoder .* mf-w2880"):  # though some of its tensors have the same shape
@@ -110,11 +110,11 @@ def test_mismatched_parts_raise_and_parts_from_scratch_are_reported(
     masked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InputError, match=r"pool of .*test_resnet/32x1@4:64"):
-        build_model(AutoencoderSection("test_resnet/32x1@4:64", weights=str(masked)))
+        build_model(AutoencoderSection("test_resnet/32x1@4:64", weights=str(masked)), "lin")
     with pytest.raises(InputError, match=r"transition of .*\+real"):
-        build_model(AutoencoderSection(f"{NAME}+real", weights=str(masked)))
+        build_model(AutoencoderSection(f"{NAME}+real", weights=str(masked)), "lin")
     capsys.readouterr()
-    build_model(AutoencoderSection(NAME, weights=str(masked)))
+    build_model(AutoencoderSection(NAME, weights=str(masked)), "lin")
     assert "encoder, pool, transition. From scratch: decoder." in capsys.readouterr().err
     MaskedFinola(f"{NAME}+patch", "b").save_pretrained(tmp_path / "b")  # which pools nothing
     build_model(AutoencoderSection(NAME, weights=str(tmp_path / "b")))
@@ -127,7 +127,7 @@ def test_head_from_scratch_is_reported(tmp_path: Path, capsys: pytest.CaptureFix
     trained.save_pretrained(tmp_path / "trained")
     for head, classes, copied in (("lin", ["a", "b"], True), ("lin", ["a", "c"], False), ("tran-1", ["a", "b"], False)):
         model = Classifier("test_resnet", head, classes, 32)
-        initialise_head(model, ModelSection("test_resnet", str(tmp_path / "trained")))
+        initialise_head(model, ModelSection("test_resnet", str(tmp_path / "trained")), "lin")
         assert (str(tmp_path / "trained") in capsys.readouterr().err) is not copied
         if copied:
             assert torch.equal(model.head.linear.weight, trained.head.linear.weight)
@@ -139,9 +139,9 @@ def test_incomplete_weights_are_rejected(masked: Path) -> None:
     save_file({key: value for key, value in state.items() if key != dropped}, masked / "model.safetensors")
     model = Classifier("test_resnet", "lin", ["a", "b"], 32)
     with pytest.raises(CorruptFileError, match=dropped.removeprefix("encoder.").replace(".", r"\.")):
-        initialise_head(model, ModelSection("test_resnet", str(masked)))
+        initialise_head(model, ModelSection("test_resnet", str(masked)), "lin")
     with pytest.raises(InputError, match=f"encoder .*{NAME}"):
-        build_model(AutoencoderSection(NAME, weights=str(masked)))
+        build_model(AutoencoderSection(NAME, weights=str(masked)), "lin")
 
 
 def test_ema_weights_of_another_model_are_rejected() -> None:

@@ -41,7 +41,8 @@ QUANTILE = 1e-3  # share of a latent's values that the fixed-length mode clips o
 class Calibration:
     """Linear transform latents = mean + synthesis · b, and the entropy coder of b.
 
-    The coefficients b are uncorrelated, and a step in any of them causes the same squared error in the pixels.
+    The coefficients b are uncorrelated, and a step in any of them causes the same squared error in the pixels. A plain
+    calibration has no coefficients (K = 0), only the range of every latent for the fixed-length mode.
     """
 
     mean: Tensor  # (D,)
@@ -52,6 +53,11 @@ class Calibration:
 
     def analyse(self, latents: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
         """Latents (T, D) → b (T, K)."""
+        if not self.synthesis.numel():
+            raise InputError(
+                "This codec was calibrated with --plain and supports mode paper without effort only. "
+                "Calibrate it without --plain for others."
+            )
         inverse = _inverse(self.synthesis)
         return ((latents.cpu().double() - self.mean) @ inverse.T).float().numpy()
 
@@ -71,6 +77,7 @@ class Calibration:
         for row, table in zip(values, coder.values, strict=True):
             row[: len(table.frequencies)] = torch.tensor(table.frequencies)
         classes = torch.tensor([[table.frequencies for table in tables] for tables in coder.classes], dtype=torch.int32)
+        classes = classes.reshape(len(coder.classes), CONTEXTS, CLASSES + 1)
         tensors = {"mean": self.mean.float(), "synthesis": self.synthesis.half(), "low": self.low, "high": self.high}
         tensors |= {"scales": torch.tensor(coder.scales, dtype=torch.int16), "values": values, "classes": classes}
         write_tensors(path, tensors)
@@ -99,7 +106,7 @@ class Calibration:
         for name, tensor in integers.items():
             if tensor.dtype not in (torch.int16, torch.int32, torch.int64):
                 raise CorruptFileError(f"{name} must hold integers, not {tensor.dtype}.")
-        if t["synthesis"].ndim != 2 or 0 in t["synthesis"].shape:
+        if t["synthesis"].ndim != 2 or len(t["synthesis"]) == 0:
             raise CorruptFileError(f"synthesis has shape {tuple(t['synthesis'].shape)}; expected (D, K).")
         size, count = t["synthesis"].shape
         bands = len(band_ranges(count))
@@ -108,7 +115,7 @@ class Calibration:
         for name, shape in expected.items():
             if tuple(t[name].shape) != shape:
                 raise CorruptFileError(f"{name} has shape {tuple(t[name].shape)}; expected {shape}.")
-        if int(t["scales"].abs().max()) > MAX_SCALE:
+        if count and int(t["scales"].abs().max()) > MAX_SCALE:
             raise CorruptFileError(f"scales reach {int(t['scales'].abs().max())}; at most {MAX_SCALE} is possible.")
         values = tuple(Table([f for f in row if f]) for row in t["values"].tolist())
         classes = tuple(tuple(Table(row) for row in rows) for rows in t["classes"].tolist())
@@ -220,10 +227,11 @@ def _hash(*contents: bytes) -> bytes:
 
 
 @torch.no_grad()
-def calibrate(model: Autoencoder, batches: Iterable[Tensor]) -> Calibration:
+def calibrate(model: Autoencoder, batches: Iterable[Tensor], *, plain: bool = False) -> Calibration:
     """Calibrate a codec on batches of tiles (n, 3, h, w).
 
     Measures the covariance of the latents, the Jacobian of the pixels and the frequencies of the quantised symbols.
+    With `plain`, measures only the range of every latent, for the fixed-length mode.
     """
     model = model.eval()
     latents, sample = [], None
@@ -235,6 +243,11 @@ def calibrate(model: Autoencoder, batches: Iterable[Tensor]) -> Calibration:
         raise InputError(f"Calibration requires at least 16 tiles, got {sum(map(len, latents))}; use more photos.")
     every = torch.cat(latents)
     mean = every.mean(0)
+    # In parts, because torch.quantile accepts at most 16 million numbers.
+    parts = every[:16384].split(512, dim=1)
+    low, high = (torch.cat([torch.quantile(x, p, dim=0) for x in parts]).float() for p in (QUANTILE, 1 - QUANTILE))
+    if plain:
+        return Calibration(mean.float(), torch.empty(len(mean), 0), low, high, laplacian_coder([]))
     metric = _pixel_metric(model, to_latents(model, sample))
     values, vectors = torch.linalg.eigh(metric)
     values = values.clamp_min(1e-4 * float(values.max()))  # directions with no effect on the pixels
@@ -244,7 +257,6 @@ def calibrate(model: Autoencoder, batches: Iterable[Tensor]) -> Calibration:
     variances, rotation = variances.flip(0), rotation.flip(1)
     synthesis = (inverse_root @ rotation).half().float()
     scales = [round(16 * float(v.clamp_min(1e-8).sqrt().log2())) for v in variances]
-    low, high = (torch.quantile(every[:16384], p, dim=0).float() for p in (QUANTILE, 1 - QUANTILE))
     calibration = Calibration(mean.float(), synthesis, low, high, laplacian_coder(scales))
     b = calibration.analyse(every.float()[:8192])
     for _ in range(2):

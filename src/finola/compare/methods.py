@@ -37,6 +37,10 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
                 f"{word} requires a KLT fitted to tiles of {side} pixels: give photos to fit it to (--train)."
             )
         return klt.klt_method(klt.load_klt((fitted or {})[side], components), components)
+    if method == "finola-paper" and word != "finola-paper:4":
+        raise InputError(
+            f"Unknown method {word!r}: the fixed-length mode has four bits per latent; use finola-paper:4."
+        )
     if method in ("finola", "finola-paper"):
         return models.codec_method(word, _number(word, setting or rate, float), bool(at), method == "finola-paper")
     if method in codecs.FORMATS:

@@ -14,7 +14,7 @@ from finola.errors import InputError
 
 def build_decoder(config: ModelConfig) -> nn.Module:
     """Build the decoder of a configuration. That of wave models is the read-out, refined if their encoder is."""
-    channels = MAP_CHANNELS if config.transition == "conv-ae" else config.channels
+    channels = MAP_CHANNELS // config.slim if config.transition == "conv-ae" else config.channels
     if config.is_exact:
         return ExactDecoder(config)
     if config.is_waves:
@@ -30,4 +30,4 @@ def build_decoder(config: ModelConfig) -> nn.Module:
         raise InputError(
             f"Model name {config}: the upsampling decoder needs square cells, got {show_size(config.cell)}. Use +patch."
         )
-    return UpsamplingDecoder(channels, height)
+    return UpsamplingDecoder(channels, height, config.slim)

@@ -14,12 +14,14 @@ MAP_CHANNELS = 1024  # channels of the map, the input of the decoder
 class ConvGrower(nn.Module):
     """Upsample q (N, 4, C), a 2×2 grid, to z (N, 1024, H, W); each block has three 3×3 convolutions and upsampling.
 
+    `slim` divides all widths.
+
     >>> import torch
     >>> ConvGrower(channels=16, size=(8, 8))(torch.randn(1, 4, 16)).shape
     torch.Size([1, 1024, 8, 8])
     """
 
-    def __init__(self, channels: int, size: tuple[int, int]) -> None:
+    def __init__(self, channels: int, size: tuple[int, int], slim: int = 1) -> None:
         super().__init__()
         height, width = size
         doublings = (height // 2).bit_length() - 1
@@ -29,7 +31,7 @@ class ConvGrower(nn.Module):
         for block in range(doublings):
             for layer in range(3):
                 last = block == doublings - 1 and layer == 2
-                out_channels = MAP_CHANNELS if last else WIDTH
+                out_channels = (MAP_CHANNELS if last else WIDTH) // slim
                 layers += [conv_norm(channels, out_channels), nn.ReLU()]
                 channels = out_channels
             layers.append(nn.Upsample(scale_factor=2.0))

@@ -39,22 +39,23 @@ class UpConv(nn.Sequential):
 
 
 class UpsamplingDecoder(nn.Sequential):
-    """Decode z (N, C, H, W) to images (N, 3, cell·H, cell·W); one column of Table 12.
+    """Decode z (N, C, H, W) to images (N, 3, cell·H, cell·W); one column of Table 12. `slim` divides all widths.
 
     >>> import torch
     >>> UpsamplingDecoder(channels=32, cell=4)(torch.randn(1, 32, 6, 8)).shape
     torch.Size([1, 3, 24, 32])
     """
 
-    def __init__(self, channels: int, cell: int) -> None:
+    def __init__(self, channels: int, cell: int, slim: int = 1) -> None:
         if cell not in STAGES:
             raise InputError(
                 f"The upsampling decoder needs cells of 1, 2, 4, 8, 16 or 32 pixels, got {cell}. Use +patch."
             )
         blocks: list[nn.Module] = []
-        for scale, (up, width) in STAGES.items():
+        for scale, widths in STAGES.items():
             if scale > cell:
                 continue
+            up, width = (number // slim for number in widths)
             if scale < cell:
                 blocks.append(UpConv(channels, up))
                 channels = up

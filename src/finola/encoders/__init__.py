@@ -1,12 +1,13 @@
-"""Encoders by name: Mobile-Former and timm backbones, from images to feature maps, and waves, from images to q."""
+"""Encoders by name: Mobile-Former and timm backbones give feature maps, `waves` and `conv-light` give q."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from finola.config import ModelConfig
+from finola.config import LIGHT, ModelConfig
 from finola.encoders.backbone import Backbone, nearest_names
 from finola.encoders.elastic import BLOCKS, WIDTH, ElasticEncoder
+from finola.encoders.light import LightEncoder
 from finola.encoders.mobile_former import SPECS, MobileFormer
 from finola.encoders.waves import ConvRefiner, PooledRefiner, WaveEncoder
 from finola.errors import InputError, UnknownNameError
@@ -14,17 +15,20 @@ from finola.pixel_net import PixelNet
 
 
 def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | None = None) -> nn.Module:
-    """Build an encoder by name: `mf-w720` … `mf-w5760`, a timm model, or `waves` with an optional `+REFINEMENT`.
+    """Build an encoder by name: `mf-w720` … `mf-w5760`, a timm model, `conv-light`, or `waves` with an optional
+    `+REFINEMENT`.
 
-    It is randomly initialised, except for the wave encoder, which also needs the configuration of its model.
+    It is randomly initialised, except for the wave encoder. The last two also need the configuration of their model.
 
     >>> build_encoder("mf-w720", image_size=(256, 256)).channels
     720
     """
     kind, _, refinement = name.partition("+")
-    if kind == "waves":
-        if config is None:
-            raise InputError(f"{name} computes q without a feature map, which is needed here. Choose another encoder.")
+    if (kind == "waves" or name == LIGHT) and config is None:
+        raise InputError(f"{name} computes q without a feature map, which is needed here. Choose another encoder.")
+    if name == LIGHT and config is not None:
+        return LightEncoder(config)
+    if kind == "waves" and config is not None:
         if config.elastic:
             return ElasticEncoder(config)
         encoder = WaveEncoder(config, stored=not config.is_exact)
@@ -42,7 +46,7 @@ def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | 
 
     if timm.is_model(name):
         return Backbone(name, image_size=image_size)
-    nearest = ", ".join(nearest_names(name, [*SPECS, *timm.list_models()]))
+    nearest = ", ".join(nearest_names(name, [*SPECS, LIGHT, *timm.list_models()]))
     raise UnknownNameError(f"Unknown encoder {name!r}. Did you mean one of {nearest}?")
 
 
@@ -60,6 +64,6 @@ def build_refinement(name: str, config: ModelConfig, size: int) -> ConvRefiner |
 
 def pretrained_state(name: str, image_size: tuple[int, int]) -> dict[str, Tensor]:
     """State dict of the encoder `name` with timm's pretrained weights, downloaded on first use."""
-    if name in SPECS or name.startswith("waves"):
+    if name in SPECS or name == LIGHT or name.startswith("waves"):
         raise InputError(f"Encoder {name} has no pretrained weights; pretrained=True needs a timm model.")
     return Backbone(name, pretrained=True, image_size=image_size).state_dict()

@@ -10,6 +10,7 @@ from typing import Any
 
 from finola.config import ModelConfig
 from finola.paper import cite
+from finola.recipes.recognition import ALIASES as RECOGNITION_ALIASES
 from finola.recipes.recognition import RECOGNITION
 
 
@@ -44,9 +45,9 @@ class Table:
 
 
 GRID: dict[int, dict[int, float | None]] = {
-    128: {1: None, 2: None, 4: None, 8: None},
-    256: {1: None, 2: None, 4: None, 8: None},
-    512: {1: None, 2: None, 4: None, 8: None},
+    128: {1: None, 2: None, 4: None, 8: None, 16: None},
+    256: {1: None, 2: None, 4: None, 8: None, 16: None},
+    512: {1: None, 2: None, 4: None, 8: None, 16: None},
     1024: {1: None, 2: 24.8, 4: 26.1, 8: 27.1, 16: 27.7},
     2048: {1: None, 2: None, 4: None, 8: 28.0, 16: 29.1},
 }
@@ -203,17 +204,22 @@ def _paper(name: str) -> dict[str, Any]:
     return settings | {"paper_psnr": row.psnr}
 
 
+SLIM = 16  # factor between the widths of a paper's model and those of its small twin
+
+
 def _cpu(name: str) -> dict[str, Any]:
     """The small twin: images of 64 pixels, a quarter of the map's side, a sixteenth of the channels.
 
-    The encoder is Mobile-Former W720, except in the table that compares encoders.
+    The widths of the upsampling decoder and of Conv-AE are divided like the channels. The encoder is Mobile-Former
+    W720, except in the table that compares encoders.
     """
     config = ModelConfig.parse(_model_row(name).model)
     height, width = config.map_size
     small = replace(
         config,
         encoder=config.encoder if name.startswith("encoders/") else "mf-w720",
-        channels=config.channels // 16,
+        channels=config.channels // SLIM,
+        slim=SLIM,
         map_size=(height // 4, width // 4),
         image_size=(64, 64),
     )
@@ -230,6 +236,7 @@ ALIASES: dict[str, str] = (
     {f"paper/{name}": f"paper/{of}" for name, of in _ALIASES.items()}
     | {f"cpu/{name}": f"cpu/{of}" for name, of in _ALIASES.items() if not name.startswith("encoders/")}
     | {"cpu/encoders/mf-w720": "cpu/channels/3072"}  # W720 is the encoder of the other twins
+    | RECOGNITION_ALIASES
 )
 """Names of recipes that repeat another one: the same settings under the name of another table."""
 

@@ -65,6 +65,16 @@ class Recipe:
         """Size (height, width) of the model's input."""
         return ModelConfig.parse(self.model.name).image_size
 
+    @property
+    def images_per_step(self) -> int:
+        """Number of images of one optimisation step, over all processes."""
+        return self.data.batch_size
+
+    @property
+    def batch_multiple(self) -> int:
+        """Number that divides the part of `data.batch_size` in one forward pass of one process."""
+        return 1
+
     def check(self) -> None:
         """Raise InputError for invalid values and for combinations in which a setting has no effect."""
         optimiser, schedule, trainer = self.optimiser, self.schedule, self.trainer
@@ -248,8 +258,23 @@ class MocoRecipe(EncoderRecipe):
     task: str = "moco"
     moco: MocoSection = field(default_factory=MocoSection)
 
+    @property
+    def images_per_step(self) -> int:
+        """Two views of each photo; `data.batch_size` counts photos, as in MoCo-v2."""
+        return self.data.batch_size * self.data.crops_per_image
+
+    @property
+    def batch_multiple(self) -> int:
+        return self.moco.norm_batch_size
+
     def check(self) -> None:
         super().check()
+        at_least("moco.norm_batch_size", self.moco.norm_batch_size, 1)
+        if self.trainer.sync_batchnorm is not False:
+            raise InputError(
+                f"trainer.sync_batchnorm is {self.trainer.sync_batchnorm}, but the task moco needs separate statistics "
+                "for queries and keys. Set trainer.sync_batchnorm=false."
+            )
         if self.data.crops_per_image != 2:
             raise InputError(
                 f"data.crops_per_image is {self.data.crops_per_image}, but the task moco needs 2 views per photo. "
@@ -273,6 +298,11 @@ class ObjectRecipe(Recipe):
     def check(self) -> None:
         super().check()
         one_of("head.kind", self.head.kind, *HEADS[self.task])
+        if self.head.frozen and self.model.weights is None:
+            raise InputError(
+                "head.frozen is true, but model.weights is not set, so the frozen encoder would be random. "
+                "Set model.weights to a trained model, or head.frozen=false."
+            )
         sides = self.objects.short_side
         if len(sides) != 2 or not 0 < sides[0] <= sides[1]:
             raise InputError(

@@ -124,13 +124,14 @@ def per_pass(recipe: Recipe, processes: int) -> int:
     >>> per_pass(Recipe(), processes=8)
     16
     """
-    batch, shares = recipe.data.batch_size, processes * recipe.trainer.accumulate_grad_batches
-    if batch % shares:
+    batch, passes = recipe.data.batch_size, processes * recipe.trainer.accumulate_grad_batches
+    multiple = passes * recipe.batch_multiple
+    if batch % multiple:
         raise InputError(
             f"data.batch_size={batch} cannot be divided among {processes} processes and "
-            f"{recipe.trainer.accumulate_grad_batches} accumulated passes. Use a multiple of {shares}."
+            f"{recipe.trainer.accumulate_grad_batches} accumulated passes. Use a multiple of {multiple}."
         )
-    return batch // shares
+    return recipe.images_per_step // passes
 
 
 def train_transform(data: CropSection, size: tuple[int, int]) -> Transform:

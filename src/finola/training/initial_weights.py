@@ -59,11 +59,11 @@ def initialise_encoder(encoder: nn.Module, section: ModelSection) -> Path | None
     return folder
 
 
-def initialise_head(model: Any, section: ModelSection) -> None:
+def initialise_head(model: Any, section: ModelSection, kind: str) -> None:
     """Initialise the encoder from `model.weights`, and the head if its kind and classes match.
 
     This allows fine-tuning to start from a probe. Otherwise the head is randomly initialised, and a message reports
-    it if the trained model has a head.
+    it if the trained model has a head. `kind` is the name of the head for this message.
     """
     folder = initialise_encoder(model.encoder, section)
     if folder is None:
@@ -72,8 +72,10 @@ def initialise_head(model: Any, section: ModelSection) -> None:
     if config.get("classes") == model.classes and same_shapes(head, model.head.state_dict()):
         load_weights(model.head, head, f"{folder / WEIGHTS} (head)")
     elif head:
+        theirs = f"{config.get('head')} for {len(config.get('classes', []))} classes"
         print_on_rank_zero(
-            f"Encoder initialised from {folder}. Its head has other classes or layers, so the head starts from scratch."
+            f"Encoder initialised from {folder}. Its head ({theirs}) has other layers or classes than this one "
+            f"({kind} for {len(model.classes)} classes), which starts from scratch."
         )
 
 

@@ -114,7 +114,7 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
     settings = {
         "task": f"{recipe.task}, {head.kind}" if head else recipe.task,
         "steps": step,
-        "images per step": data.batch_size,
+        "images per step": recipe.images_per_step,
         **({"crop": f"{data.crop}, {data.crops_per_image} per photo"} if isinstance(data, CropSection) else {}),
         {"adamw": "AdamW", "sgd": "SGD"}[optimiser.kind]: f"{peak}, weight decay {optimiser.weight_decay:g}",
         "weights": "exponential moving average (EMA)" if ema else "as trained",

@@ -24,7 +24,7 @@ FIXED = (
         "trainer.accumulate_grad_batches",
     ),
     *("trainer.ema_decay", "model.frozen", "optimiser.kind", "head.kind", "head.frozen"),
-    *("mask.variant", "mask.one_jump", "moco.queue_size", "moco.projection_dim"),
+    *("mask.variant", "mask.one_jump", "moco.queue_size", "moco.projection_dim", "moco.norm_batch_size"),
 )
 """Settings that cannot change on resume, because weights, optimiser state or data position depend on them."""
 

@@ -34,7 +34,7 @@ class DataSection:
     path: str | None = None  # folder, parquet, shards, COCO, smoke; None: FINOLA_DATA
     val_path: str | None = None  # None: the val split of `path`
     flip: bool = False
-    batch_size: int = 128  # images per optimisation step, over all processes
+    batch_size: int = 128  # images per optimisation step, over all processes; photos in the task moco
     num_workers: int | None = None  # loader processes; None: chosen from the number of cores
     limit: int | None = None  # maximum number of training photos, evenly spread
     val_batch_size: int | None = None  # per process; None: as in training
@@ -123,6 +123,7 @@ class MocoSection:
     momentum: float = 0.999
     temperature: float = 0.2
     projection_dim: int = 128
+    norm_batch_size: int = 32  # photos with common batch-norm statistics; as published, 256 photos on 8 GPUs
 
 
 @dataclass

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from training.runs import COMMON, weights
+from training.runs import COMMON, loss_curve, start, weights
 
+from finola.data import Batch
 from finola.errors import InputError
 from finola.heads import Classifier, ranks
+from finola.hub import bundled_models
 from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
+from finola.training.data_module import per_pass
 from finola.training.loading import list_recipes
+from finola.training.optim import peak_lr
 from finola.training.tasks.base import build_task
 from finola.training.tasks.classification import erase, mix
 
@@ -55,8 +59,11 @@ def recipe(data: Path, *overrides: str, base: str = "probe/lin-w720-128") -> Any
     return load_recipe(base, [*OWN, f"data.path={data}", *overrides])
 
 
+MOCO = ("moco.queue_size=32", "moco.projection_dim=16", "moco.norm_batch_size=3")
+
+
 def contrastive(data: Path, *overrides: str) -> Any:
-    return recipe(data, "moco.queue_size=32", "moco.projection_dim=16", *overrides, base="moco/w720-128")
+    return recipe(data, *MOCO, *overrides, base="moco/w720-128")
 
 
 def test_classifier_learns_the_classes_of_the_data(colours: Path, tmp_path: Path) -> None:
@@ -71,7 +78,9 @@ def test_classifier_learns_the_classes_of_the_data(colours: Path, tmp_path: Path
     assert "blue, green, red" in card and str(colours) not in card
 
 
-def test_probe_keeps_its_encoder_and_its_head_initialises_fine_tuning(colours: Path, tmp_path: Path) -> None:
+def test_probe_keeps_its_encoder_and_its_head_initialises_fine_tuning(
+    colours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = train(recipe(colours, "head.frozen=false", "trainer.max_steps=3"), tmp_path / "source", quiet=True).model
     words = (f"model.weights={source}", "head.kind=tran-1")
     probe = train(recipe(colours, *words, "trainer.max_steps=3"), tmp_path / "probe", quiet=True).model
@@ -80,11 +89,15 @@ def test_probe_keeps_its_encoder_and_its_head_initialises_fine_tuning(colours: P
 
     fine = recipe(colours, f"model.weights={probe}", "head.kind=tran-1", "head.frozen=false")
     fine.classes = ["blue", "green", "red"]
+    capsys.readouterr()
     begun, probed = build_task(fine).model.state_dict(), Classifier.from_pretrained(probe).state_dict()
     assert all(torch.equal(value, begun[key]) for key, value in probed.items())
+    assert capsys.readouterr().err == ""
     other = recipe(colours, f"model.weights={probe}", "head.kind=lin", "head.frozen=false")
     other.classes = fine.classes
     assert build_task(other).model.head.linear.weight.shape == (3, load_encoder(probe).channels)
+    reported = capsys.readouterr().err
+    assert "tran-1 for 3 classes" in reported and "lin for 3 classes" in reported
     fine.classes = ["ant", "bee", "cat"]  # as many, but others: their head is new
     begun = build_task(fine).model.state_dict()
     assert all(torch.equal(value, begun[key]) for key, value in probed.items() if key.startswith("encoder."))
@@ -119,6 +132,53 @@ def test_moco_resumes_with_its_queue_and_exports_its_encoder(colours: Path, tmp_
     begun = build_task(contrastive(colours, f"model.weights={whole.model}")).model.state_dict()
     for part in ("encoder.", "slow.0."):
         assert all(torch.equal(value, begun[part + key]) for key, value in given.items())
+
+
+def test_moco_in_two_processes_matches_one_process(colours: Path, tmp_path: Path) -> None:
+    """Equal batch-norm groups, keys from all processes in one queue, and gradients of the joint batch."""
+    words = (f"data.path={colours}", *MOCO, "trainer.max_steps=5")
+    words_for_two = (*words, "trainer.devices=2")  # 3 photos each
+    process = start(tmp_path / "two", *words_for_two, recipe="moco/w720-128", settings=OWN)
+    train(recipe(colours, *words, base="moco/w720-128"), tmp_path / "one", quiet=True)  # 6 photos
+    _, printed = process.communicate(timeout=600)
+    assert process.returncode == 0, printed
+    one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
+    assert list(one) == list(two) == list(range(5))
+    assert two == pytest.approx(one, rel=1e-3)
+    queues = [weights(tmp_path / name)["queue"] for name in ("one", "two")]
+    assert torch.allclose(*queues, atol=1e-3) and weights(tmp_path / "two")["position"] == 30
+
+
+def test_moco_has_the_published_settings() -> None:
+    found = load_recipe("moco/w2880")
+    assert peak_lr(found) == 0.03 and found.data.batch_size == 256
+    assert found.images_per_step == 512 and found.moco.norm_batch_size == 32
+    assert per_pass(found, processes=8) == 64
+    with pytest.raises(InputError, match="multiple of 512"):
+        per_pass(found, processes=16)
+    with pytest.raises(InputError, match="sync_batchnorm=false"):
+        load_recipe("moco/w720", ["trainer.sync_batchnorm=true"])
+
+
+def test_moco_groups_of_queries_and_keys_differ(colours: Path) -> None:
+    """Every group of keys has photos of several groups of queries, so statistics do not identify a pair."""
+    task = build_task(contrastive(colours))
+    groups: dict[str, list[list[float]]] = {"queries": [], "keys": []}
+
+    def record(name: str, images: torch.Tensor) -> torch.Tensor:
+        groups[name].append(images.mean((1, 2, 3)).tolist())
+        return torch.nn.functional.normalize(images.mean((2, 3)) @ torch.randn(3, 16), dim=1)
+
+    task.model.forward = lambda images: record("queries", images)
+    task.model.keys = lambda images: record("keys", images)
+    photos = torch.arange(9.0).repeat_interleave(2)[:, None, None, None].expand(18, 3, 4, 4)
+    none = torch.zeros(18, dtype=torch.int64)
+    task.losses(photos, Batch(photos, none, none, none.bool()))
+    assert groups == {
+        "queries": [[0, 3, 6], [1, 4, 7], [2, 5, 8]],
+        "keys": [[0, 1, 2], [3, 4, 5], [6, 7, 8]],
+    }
+    assert int(task.position) == 9
 
 
 @pytest.mark.parametrize(
@@ -202,4 +262,32 @@ def test_every_probe_of_the_paper_is_a_recipe() -> None:
     assert {
         f"probe/finola-q{size}-{head}" for size in (64, 128, 256, 512, 1024, 2048, 3072) for head in ("lin", "tran1")
     } <= names
-    assert {f"masked/{variant}-w2880-{epochs}" for variant in "eb" for epochs in (100, 200, 400, 800)} <= names
+    lengths = (100, 200, 400, 800)
+    assert {f"masked/{variant}-w2880-{epochs}" for variant in "eb" for epochs in lengths} <= names
+    assert {f"masked/b-w{width}-{epochs}" for width in (720, 1440) for epochs in lengths} <= names
+    assert {f"probe/{source}-{head}" for source in ("e-w2880", "moco-w720") for head in ("lin", "tran1")} <= names
+
+
+def test_weights_of_a_recipe_are_those_of_another_recipe() -> None:
+    """Every chain of pre-training, probing and fine-tuning can be run from its first recipe to its last."""
+    names = list_recipes()
+    runs = {f"runs/{name.replace('/', '-')}/model" for name in names} | {None, *bundled_models()}
+    chained = [name for name in names if name.startswith(("probe/", "finetune/", "detection/", "masked/"))]
+    assert {name: found for name in chained if (found := load_recipe(name).model.weights) not in runs} == {}
+
+
+@pytest.mark.parametrize("width", [720, 1440, 2880])
+def test_fine_tuning_has_the_head_of_its_probe(width: int) -> None:
+    for name, probe in (
+        (f"finetune/w{width}", f"probe/tran1-w{width}"),
+        (f"finetune/tran4-w{width}", f"probe/tran4-w{width}"),
+    ):
+        fine, probed = load_recipe(name), load_recipe(probe)
+        assert fine.head.kind == probed.head.kind and fine.model.name == probed.model.name
+        assert fine.model.weights == f"runs/{probe.replace('/', '-')}/model"
+
+
+def test_decoder_depths_differ_in_the_decoder_only() -> None:
+    depths = [load_recipe(f"masked/b-w2880-tran{blocks}") for blocks in range(1, 7)]
+    assert [recipe.model.name for recipe in depths] == [f"mf-w2880/512x1@16+tran{blocks}" for blocks in range(1, 7)]
+    assert {recipe.schedule.epochs for recipe in depths} == {800}

@@ -13,6 +13,7 @@ from training.runs import COMMON
 
 from finola.cli import main
 from finola.data.detection import ObjectBatch
+from finola.errors import InputError
 from finola.evaluation.detection import detect
 from finola.image_io import open_photo
 from finola.model_zoo import load_detector, load_encoder
@@ -24,6 +25,7 @@ from finola.training.tasks.base import build_task
 OWN = (
     *COMMON,
     "model.name=test_resnet",
+    "model.weights=null",
     "head.frozen=false",
     "objects.short_side=[48,64]",
     "objects.max_long_side=96",
@@ -151,7 +153,7 @@ def test_every_recipe_takes_a_step_that_teaches_all_it_trains(name: str):
     recipe = load_recipe(name)
     assert recipe.task == ("segment" if "mask-rcnn" in name else "detect")
     small = replace(recipe.objects, short_side=[32, 32], max_long_side=32)
-    model = replace(recipe.model, name="test_resnet")
+    model = replace(recipe.model, name="test_resnet", weights=None)
     task = build_task(replace(recipe, model=model, objects=small, classes=["box", "bar"])).train()
     optimiser = build_optimiser(task.model, recipe)
     target = {"labels": torch.tensor([1]), "boxes": torch.tensor([[4.0, 4.0, 20.0, 28.0]])}
@@ -164,6 +166,13 @@ def test_every_recipe_takes_a_step_that_teaches_all_it_trains(name: str):
     assert loss.isfinite()
     without = [key for key, p in task.model.named_parameters() if p.requires_grad and p.grad is None]
     assert not without, f"these would stop several processes from training together: {without}"
+
+
+@pytest.mark.parametrize("name", ["detection/dec-211-w720", "detection/mask-rcnn-w720-192"])
+def test_a_frozen_encoder_needs_weights(name: str):
+    with pytest.raises(InputError, match=r"model\.weights"):
+        load_recipe(name, ["model.weights=null"])
+    assert load_recipe(name, ["model.weights=null", "head.frozen=false"]).model.weights is None
 
 
 @pytest.mark.parametrize("head", ["522", "211"])

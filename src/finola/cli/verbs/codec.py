@@ -211,6 +211,8 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     number.add_argument("--tiles", type=positive, metavar="N", help=text)
     text = f"elastic models: number of whole photos, evenly spread over the data (default: {PHOTOS})"
     number.add_argument("--photos", type=positive, metavar="N", help=text)
+    text = "only the range of each latent, for compress --mode paper: fast for many latents, without entropy model"
+    parser.add_argument("--plain", action="store_true", help=text)
     parser.add_argument("-o", "--out", help="file to write (default: codec.safetensors in the model folder)")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -230,6 +232,8 @@ def calibrate(args: argparse.Namespace) -> None:
     model = load(args.model)
     if model.config.elastic and args.tiles:
         raise InputError(f"{args.model} is elastic and is calibrated on whole photos; use --photos instead of --tiles.")
+    if model.config.elastic and args.plain:
+        raise InputError(f"{args.model} is elastic and has no fixed-length mode; remove --plain.")
     if not model.config.elastic and args.photos:
         raise InputError(f"{args.model} has q of a fixed length and is calibrated on tiles; use --tiles.")
     latents = (_calibrate_elastic if model.config.elastic else _calibrate_fixed)(args, model, target)
@@ -248,7 +252,8 @@ def _calibrate_fixed(args: argparse.Namespace, model: Autoencoder, target: Path)
 
     data = open_dataset(args, RandomCrop(model.config.image_size), crops_per_image=2)
     count = args.tiles or TILES
-    calibration = calibrate(model, progress(random_tiles(data, count), -(-count // (2 * BATCH)), "reading tiles"))
+    tiles = progress(random_tiles(data, count), -(-count // (2 * BATCH)), "reading tiles")
+    calibration = calibrate(model, tiles, plain=args.plain)
     calibration.save(target)
     return len(calibration.mean)
 

@@ -17,10 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json, print_table, progress
     from finola.hub import UNTRAINED, bundled_models
-    from finola.model_zoo import PAPER
+    from finola.model_zoo import PAPER, RECOGNITION
 
     bundled = {AUTOENCODERS: [*bundled_models("autoencoder"), *UNTRAINED], CLASSIFIERS: bundled_models("classifier")}
-    groups = bundled | PAPER
+    groups = bundled | PAPER | RECOGNITION
     if args.name:
         groups = {"named": args.name}
     total = sum(map(len, groups.values()))
@@ -38,13 +38,19 @@ def run(args: argparse.Namespace) -> None:
 
 def _row(group: str, name: str) -> dict[str, Any]:
     from finola.config import ModelConfig
-    from finola.hub import WEIGHTS_FOLDER, full_name, read_config
-    from finola.model_zoo import sizes
+    from finola.hub import WEIGHTS_FOLDER, bundled_models, full_name, read_config
+    from finola.model_counts import sizes
 
     counted = sizes(name)
     row: dict[str, Any] = {"group": group, "name": name}
-    if "head" in counted:
+    if name in bundled_models("classifier"):
         row["classes"] = len(read_config(WEIGHTS_FOLDER / name)["classes"])
+    elif "head" in counted:
+        row["classes"] = 80 if name.startswith("detection/") else 1000
+    elif "embedding" in counted:  # masked FINOLA-B: 64 vectors of 512, which are not pooled
+        row |= {"latent": 64 * 512, "parameters_per_matrix": 512**2}
+    elif name.startswith("masked/"):
+        row |= {"latent": 512, "parameters_per_matrix": 512**2}
     else:
         config = ModelConfig.parse(full_name(name))
         row |= {"latent": config.channels * config.paths, "parameters_per_matrix": config.channels**2}

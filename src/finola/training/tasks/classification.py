@@ -31,7 +31,7 @@ class Classify(Task):
         head, size = recipe.head, recipe.data.size or 0
         model = Classifier(recipe.model.name, head.kind, recipe.classes, size, frozen=head.frozen, dropout=head.dropout)
         if initialise:
-            initialise_head(model, recipe.model)
+            initialise_head(model, recipe.model, head.kind)
         return model
 
     @classmethod

@@ -88,7 +88,7 @@ class Detect(Task):
         else:
             model = Segmenter(**options)
         if initialise:
-            initialise_head(model, recipe.model)
+            initialise_head(model, recipe.model, recipe.head.kind)
         return model
 
     @classmethod

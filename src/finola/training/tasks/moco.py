@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+import torch.distributed
 from torch import Tensor, nn
 
 from finola.data import Batch
@@ -53,22 +54,29 @@ class MoCo(nn.Module, Pretrained, tags=["finola", "self-supervised"]):
 
 
 class Contrast(Task):
-    """Train a `MoCo` on lightly's InfoNCE loss; validate by retrieval accuracy.
+    """Train a `MoCo` on the InfoNCE loss with one queue of keys over all processes; validate by retrieval accuracy.
 
     Retrieval is correct if the key most similar to a photo's query is that of its mirrored view, within a batch.
+
+    Instead of the shuffling batch norm of the published code, queries and keys are computed in groups of
+    `moco.norm_batch_size` photos, each with its own batch-norm statistics: every n-th photo of the step for queries,
+    consecutive photos for keys. Photos are already in random order, so a random permutation is not needed, and the
+    groups do not depend on the number of processes.
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("retrieval_accuracy",)
     monitor: ClassVar[str] = "retrieval_accuracy"
     model: MoCo
     recipe: MocoRecipe
+    queue: Tensor  # (queue_size, projection_dim), normalised keys
+    position: Tensor  # index of the oldest key
 
     def __init__(self, recipe: MocoRecipe, initialise: bool = True) -> None:
         super().__init__(recipe, initialise)
-        from lightly.loss import NTXentLoss
-
-        section = recipe.moco
-        self.loss = NTXentLoss(section.temperature, memory_bank_size=(section.queue_size, section.projection_dim))
+        shape = (recipe.moco.queue_size, recipe.moco.projection_dim)
+        random = torch.randn(shape, generator=torch.Generator().manual_seed(recipe.seed))  # equal in all processes
+        self.register_buffer("queue", nn.functional.normalize(random, dim=1))
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
 
     @staticmethod
     def build(recipe: MocoRecipe, initialise: bool = True) -> MoCo:
@@ -78,18 +86,30 @@ class Contrast(Task):
                 initialise_encoder(encoder, recipe.model)
         return model
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the queue, which lightly does not include in its state, so that resuming is exact."""
-        bank = self.loss.memory_bank
-        checkpoint["queue"] = {"keys": bank.bank, "next": bank.bank_ptr}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        bank, queue = self.loss.memory_bank, checkpoint["queue"]
-        bank.bank, bank.bank_ptr = queue["keys"], queue["next"]
-
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        self.model.update_momentum_encoder(self.recipe.moco.momentum)
-        return {"contrast": self.loss(self.model(images[0::2]), self.model.keys(images[1::2]))}
+        section, (rank, world) = self.recipe.moco, _processes()
+        self.model.update_momentum_encoder(section.momentum)
+        first, second = images[0::2], images[1::2]
+        photos = len(first)
+        groups = max(1, photos // section.norm_batch_size)
+        queries = torch.stack([self.model(first[group::groups]) for group in range(groups)], 1).flatten(0, 1)
+        # The sampler gives photo i of a step to process i mod world.
+        in_order = _gathered(second).transpose(0, 1).flatten(0, 1)
+        own = in_order[rank * photos : (rank + 1) * photos]
+        keys = _gathered(torch.cat([self.model.keys(group) for group in own.chunk(groups)])).flatten(0, 1)
+        positive = (queries * keys[rank::world]).sum(1, keepdim=True)
+        logits = torch.cat([positive, queries @ self.queue.T.clone()], 1) / section.temperature
+        target = torch.zeros(photos, dtype=torch.int64, device=logits.device)
+        self._enqueue(keys)
+        return {"contrast": nn.functional.cross_entropy(logits, target)}
+
+    def _enqueue(self, keys: Tensor) -> None:
+        """Replace the oldest keys."""
+        size = len(self.queue)
+        keys = keys[-size:]
+        index = (self.position + torch.arange(len(keys), device=keys.device)) % size
+        self.queue[index] = keys.to(self.queue.dtype)
+        self.position.add_(len(keys)).remainder_(size)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if self.skip_validation:
@@ -98,3 +118,20 @@ class Contrast(Task):
         similarity = self.model(images) @ self.model.keys(images.flip(3)).T
         correct = similarity.argmax(1) == torch.arange(len(similarity), device=similarity.device)
         self.log_metric("retrieval_accuracy", correct[~batch.replaced].float())
+
+
+def _processes() -> tuple[int, int]:
+    """Rank of this process and number of processes."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _gathered(x: Tensor) -> Tensor:
+    """Stack the tensors of all processes: (N, …) → (processes, N, …), without gradient."""
+    _, world = _processes()
+    if world == 1:
+        return x[None]
+    parts = [torch.empty_like(x) for _ in range(world)]
+    torch.distributed.all_gather(parts, x.contiguous())
+    return torch.stack(parts)
