@@ -147,7 +147,7 @@ def elastic(tmp_path, monkeypatch):
     data = open_data("smoke", "val")
     data.source = evenly(data.source, 3)
     calibrate_elastic(model, photo_coordinates(model, data)).save(tmp_path / "small-elastic" / "codec.safetensors")
-    monkeypatch.setattr(hub, "BUNDLED", tmp_path)
+    monkeypatch.setattr(hub, "WEIGHTS_FOLDER", tmp_path)
     return "small-elastic"
 
 
