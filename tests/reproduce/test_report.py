@@ -37,7 +37,7 @@ def store(folder: Path, result: dict[str, object]) -> None:
 
 def test_the_page_is_current(tmp_path: Path) -> None:
     assert main(["reproduce", "--report", str(tmp_path / "x.md"), "--results", str(ROOT / "results/reproduce")]) == 0
-    assert (tmp_path / "x.md").read_text() == (ROOT / "docs" / "reproduction.md").read_text()
+    assert (tmp_path / "x.md").read_text("utf-8") == (ROOT / "docs" / "reproduction.md").read_text("utf-8")
 
 
 def test_the_page_shows_verdict_margin_noise_images_minutes_and_machine(tmp_path: Path) -> None:
