@@ -11,9 +11,9 @@ import pytest
 
 from finola.cli import build_parser, main
 from finola.config import ModelConfig
-from finola.errors import UnknownNameError
+from finola.errors import InputError, UnknownNameError
 from finola.paper import FIGURES, TABLES, number
-from finola.reproduce.claims import CLAIMS, SCALES, Claim, Row, find_claims
+from finola.reproduce.claims import CLAIMS, SCALES, Claim, Row, find_claims, recipes_without_claim
 from finola.reproduce.cost import images_seen
 from finola.reproduce.runner import Job, jobs_of, plan
 from finola.reproduce.statements import RUNS, STATEMENTS
@@ -93,6 +93,19 @@ def test_claims_are_found_by_label_and_name() -> None:
     assert find_claims("speeds") == [CLAIMS["speeds"]] and find_claims("all") == list(CLAIMS.values())
     with pytest.raises(UnknownNameError, match="did you mean table:comp-norm"):
         find_claims("table:comp-nrom")
+
+
+def test_tables_that_need_data_have_recipes_or_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    needing = [label for label, statement in STATEMENTS.items() if statement.examined.startswith("needs ")]
+    without = [label for label in needing if not recipes_without_claim(label)]
+    assert set(without) <= {"table:comp-diffusion", "table:appendix:ablation-tran-blocks"}
+    for label in set(needing) - set(without):
+        names = recipes_without_claim(label)
+        assert len(set(names)) == len(names)
+        with pytest.raises(InputError, match=f"{label}.* --dry-run"):
+            find_claims(label)
+    assert main(["reproduce", "fig:masked-finola-gaussian", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "finola train paper/channels/3072\nfinola train masked/b-w2880\n"
 
 
 def test_a_dry_run_prints_commands_and_the_cost_at_paper_scale(capsys: pytest.CaptureFixture[str]) -> None:

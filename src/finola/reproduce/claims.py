@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from finola.config import nearest
-from finola.errors import UnknownNameError
+from finola.errors import InputError, UnknownNameError
 from finola.paper import cite
-from finola.recipes.table import ROWS, TABLES, TWIN, paper_psnr
+from finola.recipes.table import RECIPES, ROWS, TABLES, TWIN, paper_psnr
+from finola.reproduce.statements import STATEMENTS
 from finola.reproduce.verdicts import Check, at_least, diverges, gains_at_most, increasing, near
 
 
@@ -291,6 +293,16 @@ CLAIMS = {
 """All claims by name, in the order of the report."""
 
 
+def recipes_without_claim(label: str) -> list[str]:
+    """Recipes of the paper for a table or figure that has no claim here, in the order in which they are trained.
+
+    >>> recipes_without_claim("fig:masked-finola-gaussian")
+    ['paper/channels/3072', 'masked/b-w2880']
+    """
+    patterns = STATEMENTS[label].recipes if label in STATEMENTS else ()
+    return [name for pattern in patterns for name in RECIPES if re.fullmatch(pattern, name)]
+
+
 def find_claims(word: str) -> list[Claim]:
     """Claims of a LaTeX label, the claim of a name, or all claims.
 
@@ -302,5 +314,8 @@ def find_claims(word: str) -> list[Claim]:
     found = [claim for claim in CLAIMS.values() if word == claim.name or word in claim.labels]
     if found:
         return found
+    if word in STATEMENTS:
+        printed = f" finola reproduce {word} --dry-run prints its commands." if recipes_without_claim(word) else ""
+        raise InputError(f"{cite(word)} has no runs here: {STATEMENTS[word].examined}.{printed}")
     known = [*CLAIMS, *(label for claim in CLAIMS.values() for label in claim.labels)]
     raise UnknownNameError(f"No claim {word!r} has runs: {nearest(word, known)} See finola reproduce --list.")

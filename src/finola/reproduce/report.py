@@ -32,7 +32,8 @@ finola reproduce all --data imagenet/ --scale paper
 ```
 
 At scale `paper` the runs are those of the paper, on ImageNet-1K. At scale `cpu` they are small twins, `cpu/…`, on
-images of 64 pixels, with one thread each. Absolute values of the two scales are not comparable.
+images of 64 pixels, with one thread each. Absolute values of the two scales are not comparable. For tables that need
+data we do not ship, `--dry-run` prints the commands that train their rows.
 """
 
 

@@ -10,13 +10,21 @@ DEFINITION = "definition"
 """An architecture, a setting or an illustration: nothing to measure."""
 IMAGENET = "needs ImageNet-1K"
 COCO = "needs ImageNet-1K and COCO 2017"
+BLOCK_WISE, ELEMENT_WISE = r"masked/b-w\d+", r"masked/e-w\d+"
+PROBES = (r"probe/lin-w\d+", r"probe/tran1-w\d+")
+FINE_TUNED = r"finetune/w\d+"
+SUPERVISED = r"supervised/w\d+"
 
 
 class Statement(NamedTuple):
-    """A sentence, and `RUNS`, `DEFINITION`, the data that is needed, or the page of docs/ with a measurement."""
+    """A sentence, and `RUNS`, `DEFINITION`, the data that is needed, or the page of docs/ with a measurement.
+
+    `recipes` are regular expressions for the recipes of a statement without claims, in the order of training.
+    """
 
     sentence: str
     examined: str
+    recipes: tuple[str, ...] = ()
 
 
 STATEMENTS = {
@@ -38,7 +46,13 @@ STATEMENTS = {
         "FINOLA with four bits per latent is better than JPEG at the same size.", "compare.md"
     ),
     "table:finola-vs-self-sup": Statement(
-        "Fine-tuned masked FINOLA is as accurate as other self-supervised methods of the same size.", IMAGENET
+        "Fine-tuned masked FINOLA is as accurate as other self-supervised methods of the same size.",
+        IMAGENET,
+        (
+            BLOCK_WISE,
+            r"probe/tran4-w\d+",
+            r"finetune/.*",
+        ),
     ),
     "table:hidden-vs-dct": Statement("Properties of the DCT, wavelets and FINOLA.", DEFINITION),
     "table:appendix:mf-enc-achs": Statement("Architecture of the Mobile-Former encoders.", DEFINITION),
@@ -61,27 +75,78 @@ STATEMENTS = {
     "table:appendix:ablation-tran-blocks": Statement(
         "More transformer blocks in the decoder of masked FINOLA improve probing and barely change fine-tuning.",
         IMAGENET,
+        (r"masked/b-.*blocks.*",),
     ),
     "table:finola-vs-mask-based-methods": Statement(
-        "Linear probing of masked FINOLA is comparable to masked methods with larger encoders.", IMAGENET
+        "Linear probing of masked FINOLA is comparable to masked methods with larger encoders.",
+        IMAGENET,
+        (
+            BLOCK_WISE,
+            PROBES[0],
+        ),
     ),
     "table:finola-mocov2": Statement(
-        "Masked FINOLA is better than MoCo-v2 in tran-1 probing, fine-tuning, detection and segmentation.", COCO
+        "Masked FINOLA is better than MoCo-v2 in tran-1 probing, fine-tuning, detection and segmentation.",
+        COCO,
+        (
+            BLOCK_WISE,
+            r"moco/w\d+",
+            *PROBES,
+            FINE_TUNED,
+            r"detection/dec-522-w\d+",
+            r"detection/mask-rcnn-w\d+",
+        ),
     ),
     "table:appendix:finola-vs-sup-COCO": Statement(
-        "A frozen encoder of masked FINOLA detects better than one trained with labels.", COCO
+        "A frozen encoder of masked FINOLA detects better than one trained with labels.",
+        COCO,
+        (
+            BLOCK_WISE,
+            SUPERVISED,
+            *PROBES[1:],
+            FINE_TUNED,
+            r"detection/dec-\d+-w\d+",
+        ),
     ),
     "table:appendix:finola-vs-sup-COCO-ft": Statement(
         "After fine-tuning on COCO, masked FINOLA with fine-tuning on ImageNet-1K detects better than supervision.",
         COCO,
+        (
+            BLOCK_WISE,
+            SUPERVISED,
+            *PROBES[1:],
+            FINE_TUNED,
+            r"detection/.*-\d+-w\d+",
+        ),
     ),
-    "table:coco-det-detr-cmp": Statement("The detector is comparable to DETR variants with fewer multiply–adds.", COCO),
+    "table:coco-det-detr-cmp": Statement(
+        "The detector is comparable to DETR variants with fewer multiply–adds.",
+        COCO,
+        (
+            r"masked/b-w2880",
+            r"probe/tran1-w2880",
+            r"finetune/w2880",
+            r"detection/(dec|finetune)-522-w2880",
+        ),
+    ),
     "table:finola-maskfinola": Statement(
         "Masked FINOLA reconstructs worse than FINOLA and recognises better; block-wise better than element-wise.",
         "recognition.md",
+        (
+            r"paper/channels/3072",
+            r"masked/[eb]-w2880",
+            r"masked/recon-[eb]-w2880",
+            r"probe/(lin|tran1)-w2880",
+            r"finetune/w2880",
+        ),
     ),
     "table:appendix:finola-maskedfinola-probing": Statement(
-        "No size of q brings the probing accuracy of FINOLA near that of masked FINOLA.", IMAGENET
+        "No size of q brings the probing accuracy of FINOLA near that of masked FINOLA.",
+        IMAGENET,
+        (
+            r"paper/channels/\d+",
+            r"probe/finola-.*",
+        ),
     ),
     "fig:wave-intro": Statement("All images share one set of one-way wave equations.", DEFINITION),
     "fig:finola": Statement("The pipeline from image to q, z and image.", DEFINITION),
@@ -102,13 +167,51 @@ STATEMENTS = {
     "fig:recon-special": Statement("Real and all-one speeds still reconstruct recognisable images.", RUNS),
     "fig:masked-finola": Statement("The pipelines of masked FINOLA.", DEFINITION),
     "fig:appendix:train-len": Statement(
-        "Longer pre-training improves probing and barely changes fine-tuning.", IMAGENET
+        "Longer pre-training improves probing and barely changes fine-tuning.",
+        IMAGENET,
+        (
+            BLOCK_WISE,
+            r"masked/b-w\d+-\d00",
+            *PROBES,
+            FINE_TUNED,
+        ),
     ),
-    "fig:cls-od-sup": Statement("Frozen encoders of masked FINOLA detect better than those trained with labels.", COCO),
-    "fig:appendix:recon-ftlin": Statement("Reconstruction from the frozen encoder of masked FINOLA.", IMAGENET),
-    "fig:appendix:element-vs-block": Statement("Block-wise masking is better than element-wise masking.", IMAGENET),
+    "fig:cls-od-sup": Statement(
+        "Frozen encoders of masked FINOLA detect better than those trained with labels.",
+        COCO,
+        (
+            BLOCK_WISE,
+            SUPERVISED,
+            *PROBES[1:],
+            FINE_TUNED,
+            r"detection/dec-\d+-w\d+",
+        ),
+    ),
+    "fig:appendix:recon-ftlin": Statement(
+        "Reconstruction from the frozen encoder of masked FINOLA.",
+        IMAGENET,
+        (
+            r"masked/[eb]-w2880",
+            r"masked/recon-[eb]-w2880",
+        ),
+    ),
+    "fig:appendix:element-vs-block": Statement(
+        "Block-wise masking is better than element-wise masking.",
+        IMAGENET,
+        (
+            ELEMENT_WISE,
+            BLOCK_WISE,
+            *PROBES,
+            FINE_TUNED,
+        ),
+    ),
     "fig:masked-finola-gaussian": Statement(
-        "Critical features have a larger Gaussian curvature in masked FINOLA than in FINOLA.", IMAGENET
+        "Critical features have a larger Gaussian curvature in masked FINOLA than in FINOLA.",
+        IMAGENET,
+        (
+            r"paper/channels/3072",
+            r"masked/b-w2880",
+        ),
     ),
 }
 """Statements of all tables and figures by LaTeX label."""

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.reproduce.claims import find_claims
+    from finola.reproduce.claims import find_claims, recipes_without_claim
 
     if sum([args.label is not None, args.list, args.report is not None]) != 1:
         raise InputError("Give one of LABEL, --list and --report, such as finola reproduce table:comp-norm.")
@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> None:
         _list(args)
     elif args.report is not None:
         _report(args)
+    elif args.dry_run and (names := recipes_without_claim(args.label)):
+        _print_commands([f"finola train {name}" for name in names], args.json)
     elif args.dry_run:
         _dry_run(find_claims(args.label), args)
     else:
@@ -118,12 +120,19 @@ def _dry_run(claims: list[Claim], args: argparse.Namespace) -> None:
         named = [{"row": name, "images": images, "multiply_adds": count} for name, images, count in costs]
         print_json({"commands": commands, "paper_scale": named})
         return
-    for command in commands:
-        print(command)
+    _print_commands(commands, as_json=False)
     if costs:
         cells = [(name, f"{images:.3g}", f"{count:.2g}") for name, images, count in costs]
         cells.append(("all rows, one seed", "", f"{sum(cost[2] for cost in costs):.2g}"))
         print_table("cost at the scale of the paper", ["row", "images", "multiply–adds"], cells)
+
+
+def _print_commands(commands: list[str], as_json: bool) -> None:
+    if as_json:
+        print_json({"commands": commands})
+        return
+    for command in commands:
+        print(command)
 
 
 def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
