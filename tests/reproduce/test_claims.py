@@ -12,7 +12,9 @@ import pytest
 from finola.cli import build_parser, main
 from finola.config import ModelConfig
 from finola.errors import InputError, UnknownNameError
+from finola.model_zoo import Count
 from finola.paper import FIGURES, TABLES, number
+from finola.reproduce import cost
 from finola.reproduce.claims import CLAIMS, SCALES, Claim, Row, find_claims, recipes_without_claim
 from finola.reproduce.cost import images_seen
 from finola.reproduce.runner import Job, jobs_of, plan
@@ -64,13 +66,9 @@ def test_equal_runs_share_a_directory_and_different_ones_do_not() -> None:
 
 def test_small_twins_compare_what_the_paper_compares() -> None:
     for claim in CLAIMS.values():
-        for small, large in (
-            zip(*(jobs_of([claim], scale, 1)[claim.name] for scale in claim.scales), strict=True)
-            if len(claim.scales) == 2
-            else ()
-        ):
-            twin, paper = (ModelConfig.parse(job.recipe.model.name) for job in (small, large))
-            assert twin.transition == paper.transition and twin.paths == paper.paths
+        for row in claim.rows if "paper" in claim.scales else ():
+            twin, paper = (ModelConfig.parse(plan(row, scale, 0).recipe.model.name) for scale in ("cpu", "paper"))
+            assert all(getattr(twin, key) == getattr(paper, key) for key in ("transition", "speeds", "start", "paths"))
 
 
 def test_quoted_values_are_those_of_the_paper() -> None:
@@ -106,6 +104,25 @@ def test_tables_that_need_data_have_recipes_or_say_so(capsys: pytest.CaptureFixt
             find_claims(label)
     assert main(["reproduce", "fig:masked-finola-gaussian", "--dry-run"]) == 0
     assert capsys.readouterr().out == "finola train paper/channels/3072\nfinola train masked/b-w2880\n"
+
+
+def test_the_list_has_every_table_claim_and_the_cost(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finola.model_zoo.sizes", lambda name: {"encoder": Count(1, 10**8), "decoder": Count(1, 10**8)})
+    cost._multiply_adds.cache_clear()
+    try:
+        assert main(["reproduce", "--list", "--json"]) == 0
+        listed = json.loads(capsys.readouterr().out)
+        assert main(["reproduce", "--list"]) == 0
+    finally:
+        cost._multiply_adds.cache_clear()
+    printed = capsys.readouterr().out
+    assert [entry["label"] for entry in listed["labels"]] == list(STATEMENTS)
+    by_claim = {entry["claim"]: entry["core_hours"] for entry in listed["claims"]}
+    assert list(by_claim) == list(CLAIMS)
+    assert 0 < max(by_claim.values()) < listed["core_hours"] < sum(by_claim.values())  # shared rows count once
+    assert all(label in printed for label in STATEMENTS) and "hours on two cores" in printed
 
 
 def test_a_dry_run_prints_commands_and_the_cost_at_paper_scale(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def _list(args: argparse.Namespace) -> None:
         print_json({"labels": labels, "claims": listed, "core_hours": hours["all"]})
         return
     shown = {RUNS: "has runs", "definition": "no claim"}
-    rows = [(cite(label), shown.get(examined, examined), text) for label, (text, examined) in STATEMENTS.items()]
+    rows = [(cite(label), shown.get(each.examined, each.examined), each.sentence) for label, each in STATEMENTS.items()]
     print_table("tables and figures of the paper", ["", "examined", "statement"], rows)
     costs = [(claim.name, claim.citation(), f"{hours[claim.name]:.1f}", claim.sentence) for claim in claims]
     print_table("claims with runs", ["claim", "", "core hours", "sentence"], costs)
