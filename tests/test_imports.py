@@ -18,7 +18,7 @@ LAYERS = (
     {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
     | {"model_zoo", "model_counts"},
     {"codec", "data"},
-    {"training", "evaluation", "baselines", "compare", "recipes"},
+    {"training", "evaluation", "baselines", "compare", "recipes", "reproduce"},
     {"plotting"},
     {"cli", "app"},
 )

@@ -53,11 +53,12 @@ WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they 
     "train": (["smoke", "data.path=INPUT", "--out", "RUN", "--export", "OUT"], "config.json"),
     "waves": (["MODEL", "--images", "INPUT", "--plot", "OUT/x.png"], "x.png"),
 }
-READS = {  # verbs that write no file
+READS = {  # verbs without an argument for an output file
     "classify": ["INPUT"],
     "info": ["INPUT"],
     "models": ["INPUT"],
     "probe": ["test_resnet", "INPUT"],
+    "reproduce": ["table:comp-norm", "--data", "INPUT"],
 }
 WITHOUT_INPUT = {"app"}
 NO_MODEL = {"MODEL": "no-such-model", "DETECTOR": "no-such-model", "SEGMENTER": "no-such-model"}

@@ -26,7 +26,7 @@ GROUPS = {
         "segment": "detect",
     },
     "models": {"models": "models", "evaluate": "evaluate", "compare": "compare", "probe": "probe"},
-    "training": {"train": "train", "calibrate": "codec", "spectrum": "waves"},
+    "training": {"train": "train", "reproduce": "reproduce", "calibrate": "codec", "spectrum": "waves"},
     "analysis": {"waves": "waves", "latent": "latent", "curvature": "maps", "grow": "maps"},
     "web page": {"app": "app"},
 }

@@ -5,7 +5,9 @@ Each entry of `RECIPES` has the form of a YAML recipe: a `base` and the settings
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from finola.config import ModelConfig
@@ -204,26 +206,57 @@ def _paper(name: str) -> dict[str, Any]:
     return settings | {"paper_psnr": row.psnr}
 
 
-SLIM = 16  # factor between the widths of a paper's model and those of its small twin
+@dataclass(frozen=True)
+class Twin:
+    """How the small twins `cpu/…` differ from the rows of the paper; they reproduce comparisons, not the PSNR."""
+
+    encoder: str  # except in the table that compares encoders
+    image_size: int
+    map_divisor: int  # of the map's side
+    slim: int  # divides the channels, and the widths of the upsampling decoder and of Conv-AE
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # that differ from those of the paper
+
+    def model(self, config: ModelConfig, encoder: str | None = None) -> ModelConfig:
+        """The twin of a model."""
+        height, width = config.map_size
+        return replace(
+            config,
+            encoder=encoder or self.encoder,
+            channels=config.channels // self.slim,
+            slim=self.slim,
+            map_size=(height // self.map_divisor, width // self.map_divisor),
+            image_size=(self.image_size, self.image_size),
+        )
+
+    def overrides(self) -> Iterator[str]:
+        """The settings as `key=value`."""
+        for section, settings in self.settings.items():
+            yield from (f"{section}.{key}={json.dumps(value)}" for key, value in settings.items())
+
+
+TWIN = Twin(
+    encoder="mf-w720",
+    image_size=64,
+    map_divisor=4,
+    slim=16,
+    settings={  # fewer, larger steps: about an hour for most rows with 5,000 photos on two cores
+        "data": {"batch_size": 32, "scale": [0.25, 1.0], "val_limit": 200},
+        "optimiser": {"base_lr": 2e-3, "weight_decay": 0.05},
+        "schedule": {"epochs": 5, "warmup_epochs": 0.5},
+    },
+)
 
 
 def _cpu(name: str) -> dict[str, Any]:
-    """The small twin: images of 64 pixels, a quarter of the map's side, a sixteenth of the channels.
-
-    The widths of the upsampling decoder and of Conv-AE are divided like the channels. The encoder is Mobile-Former
-    W720, except in the table that compares encoders.
-    """
     config = ModelConfig.parse(_model_row(name).model)
-    height, width = config.map_size
-    small = replace(
-        config,
-        encoder=config.encoder if name.startswith("encoders/") else "mf-w720",
-        channels=config.channels // SLIM,
-        slim=SLIM,
-        map_size=(height // 4, width // 4),
-        image_size=(64, 64),
-    )
-    return {"base": "_cpu", "about": f"small twin of paper/{name}", "model": {"name": str(small)}}
+    small = TWIN.model(config, config.encoder if name.startswith("encoders/") else None)
+    settings = {"base": "_paper", "about": f"small twin of paper/{name}", "model": {"name": str(small)}}
+    return settings | TWIN.settings
+
+
+def paper_psnr(name: str) -> float | None:
+    """PSNR (dB) that the paper reports for a row, such as `channels/3072`; None for other names."""
+    return _model_row(name).psnr if name in ROWS else None
 
 
 RECIPES: dict[str, dict[str, Any]] = (
@@ -235,7 +268,7 @@ _ALIASES = {name: row.of for name, row in ROWS.items() if isinstance(row, Alias)
 ALIASES: dict[str, str] = (
     {f"paper/{name}": f"paper/{of}" for name, of in _ALIASES.items()}
     | {f"cpu/{name}": f"cpu/{of}" for name, of in _ALIASES.items() if not name.startswith("encoders/")}
-    | {"cpu/encoders/mf-w720": "cpu/channels/3072"}  # W720 is the encoder of the other twins
+    | ({f"cpu/encoders/{TWIN.encoder}": "cpu/channels/3072"} if f"encoders/{TWIN.encoder}" in ROWS else {})
     | RECOGNITION_ALIASES
 )
 """Names of recipes that repeat another one: the same settings under the name of another table."""

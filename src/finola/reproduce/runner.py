@@ -1,0 +1,249 @@
+"""Train the rows of claims with `finola train`, side by side, cached and resumable, and store their results as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from finola.config import ModelConfig
+from finola.errors import FinolaError, InputError
+from finola.recipes.table import canonical
+from finola.reproduce.claims import SCALES, Claim, Row
+from finola.training.config import Recipe
+from finola.training.loading import load_recipe, settings_of
+
+RUNS, RESULTS = Path("runs/reproduce"), Path("results/reproduce")
+SUMMARY, DATA = "summary.json", "data.json"
+"""Files in a run directory: the outcome of the run, and the description of its data."""
+FINAL = ("finished", "diverged")
+"""Statuses of runs that are not run again."""
+WITHOUT_EFFECT = (
+    *("name", "about", "paper_psnr", "classes", "data.num_workers", "data.path"),
+    *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy", "logging.", "checkpoint."),
+)
+"""Settings, or their prefixes, that do not affect what a run learns. The name of the data is hashed separately."""
+
+
+class Stopped(FinolaError):
+    """A run was interrupted by a signal; the same command resumes it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run: a row of a claim and a seed, its recipe, run directory and command."""
+
+    row: Row
+    seed: int
+    recipe: Recipe
+    folder: Path
+    command: tuple[str, ...]
+
+    def status(self) -> str | None:
+        """Status of the run in the directory: finished, diverged, interrupted, or None."""
+        path = self.folder / SUMMARY
+        return str(json.loads(path.read_text(encoding="utf-8"))["status"]) if path.is_file() else None
+
+
+def plan(row: Row, scale: str, seed: int, data: str | None = None, runs: Path = RUNS) -> Job:
+    """The run of a row. Equal settings, seed and data give the same run directory, whatever the claim.
+
+    >>> from finola.reproduce.claims import CLAIMS
+    >>> plan(CLAIMS["channels"].rows[0], "paper", seed=1).command[:4]
+    ('finola', 'train', 'paper/channels/64', 'seed=1')
+    """
+    name = canonical(row.recipe.format(scale=scale))
+    overrides = list(row.overrides)
+    if scale == "cpu" and row.twin:
+        model = replace(ModelConfig.parse(load_recipe(name).model.name), **row.twin)
+        overrides.append(f"model.name={model}")
+    overrides += [f"seed={seed}", *([] if data is None else [f"data.path={data}"]), *SCALES[scale].overrides]
+    recipe = load_recipe(name, overrides)
+    settings = {key: value for key, value in settings_of(recipe).items() if not key.startswith(WITHOUT_EFFECT)}
+    settings["data"] = Path(recipe.data.path).name if recipe.data.path else None
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+    folder = runs / f"{name.replace('/', '-')}-{digest}"
+    command = ("finola", "train", name, *overrides, "--out", str(folder), "--resume")
+    return Job(row, seed, recipe, folder, command)
+
+
+def jobs_of(
+    claims: Sequence[Claim], scale: str, seeds: int, data: str | None = None, runs: Path = RUNS
+) -> dict[str, list[Job]]:
+    """The runs of each claim, by its name. Raises InputError for claims that do not exist at this scale."""
+    for claim in claims:
+        if scale not in claim.scales:
+            raise InputError(f"The claim {claim.name} has no runs at scale {scale}. Use --scale {claim.scales[0]}.")
+    return {
+        claim.name: [plan(row, scale, seed, data, runs) for row in claim.rows for seed in range(seeds)]
+        for claim in claims
+    }
+
+
+def describe_data(path: str | None) -> dict[str, Any]:
+    """Name, numbers of photos and a digest of their names, which identify the data of a run."""
+    from finola.data import open_data
+
+    parts = {split: open_data(path, split).source for split in ("train", "val")}
+    digest = hashlib.sha256()
+    for source in parts.values():
+        for index in range(len(source)):
+            digest.update(f"{source.name(index)}\n".encode())
+    name = Path(path or os.environ["FINOLA_DATA"]).name
+    return {"name": name, **{split: len(source) for split, source in parts.items()}, "digest": digest.hexdigest()[:12]}
+
+
+def reproduce(
+    claims: Sequence[Claim],
+    scale: str = "cpu",
+    seeds: int = 2,
+    data: str | None = None,
+    runs: str | Path = RUNS,
+    results: str | Path = RESULTS,
+    workers: int = 2,
+    launch: Callable[[Job, int | None], None] | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[dict[str, Any]]:
+    """Train what the claims need, and write one JSON file per claim. Returns the contents of these files.
+
+    Finished runs are not repeated and interrupted ones resume. A file is written whenever a run of its claim ends.
+    `launch` trains one job, by default in a process of its own.
+    """
+    runs, results = Path(runs), Path(results)
+    jobs = jobs_of(claims, scale, seeds, data, runs)
+    described = describe_data(data)
+    unique = {job.folder: job for found in jobs.values() for job in found}
+    for job in unique.values():
+        _check_data(job, described)
+    waiting = [job for job in unique.values() if job.status() not in FINAL]
+    report(f"{len(unique)} runs, {len(unique) - len(waiting)} of them finished before.")
+    threads = SCALES[scale].threads
+    with contextlib.closing(_run_all(waiting, workers, launch or run_job, threads)) as ended:
+        for done, job in enumerate(ended, 1):
+            report(f"{done} of {len(waiting)}: {job.row.name}, seed {job.seed}, {job.status()}")
+            for claim in claims:
+                if any(other.folder == job.folder for other in jobs[claim.name]):
+                    _store(claim, scale, jobs[claim.name], described, results)
+    return [_store(claim, scale, jobs[claim.name], described, results) for claim in claims]
+
+
+def _check_data(job: Job, described: dict[str, Any]) -> None:
+    """Store the description of the data in a run directory. Raises InputError if it differs from the stored one."""
+    from finola.files import write_text
+
+    path = job.folder / DATA
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != described:
+        raise InputError(f"{job.folder} was trained on other photos named {described['name']}. Choose another --runs.")
+    job.folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(described) + "\n")
+
+
+def _run_all(
+    jobs: Sequence[Job], workers: int, launch: Callable[[Job, int | None], None], threads: int | None
+) -> Generator[Job, None, None]:
+    """Run jobs side by side and yield each when it ends. An error, or a signal to this process, stops the others."""
+    with _terminating(), ThreadPoolExecutor(workers) as pool:
+        futures = {pool.submit(launch, job, threads): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for process in list(_RUNNING):
+                process.terminate()  # the run writes a checkpoint and ends
+            raise
+
+
+_RUNNING: set[subprocess.Popen[bytes]] = set()
+
+
+@contextlib.contextmanager
+def _terminating() -> Iterator[None]:
+    """Exit on SIGTERM by an exception, so that the processes of runs are terminated as well."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_job(job: Job, threads: int | None = None) -> None:
+    """Run the command of a job in a process of its own, with its messages in a log file beside the run directory."""
+    command = [sys.executable, "-m", "finola.cli", *job.command[1:], "--json"]
+    limits = {} if threads is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    log = job.folder.with_suffix(".log")
+    with _locked(job.folder) as inherited, log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | limits, pass_fds=inherited
+        )
+        _RUNNING.add(process)
+        try:
+            code = process.wait()
+        finally:
+            _RUNNING.discard(process)
+    if job.status() not in FINAL:
+        if code in (130, 143) or code < 0:
+            raise Stopped(f"{job.folder} was interrupted. Repeat the command to resume it.")
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [f"exit code {code}"]
+        raise FinolaError(f"{shlex.join(job.command)} failed: {lines[-1]}")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
+    """Lock a run directory. Yields the file descriptors that a child process must inherit to hold the lock as well.
+
+    If this process is killed, its child holds the lock until the run ends, and a second process cannot start it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield ()
+        return
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{folder} is being trained by another process. Wait for it, or end it.") from None
+        yield (file.fileno(),)
+
+
+def _store(claim: Claim, scale: str, jobs: Sequence[Job], data: dict[str, Any], results: Path) -> dict[str, Any]:
+    """Write the results of a claim, and its times in a second file, which differ from run to run."""
+    from finola.files import write_text
+    from finola.reproduce.measures import machine, measure, minutes
+
+    rows: dict[str, dict[str, Any]] = {}
+    times: dict[str, dict[str, float]] = {}
+    for job in jobs:
+        if job.status() not in FINAL:
+            continue
+        summary = json.loads((job.folder / SUMMARY).read_text(encoding="utf-8"))
+        facts = {"recipe": job.command[2], "model": job.recipe.model.name, "paper": job.row.paper()}
+        row = rows.setdefault(job.row.name, {**facts, "seeds": {}})
+        images = summary["step"] * job.recipe.data.batch_size
+        found = {"status": summary["status"], "images": images, **measure(job.folder, claim.metrics)}
+        row["seeds"][str(job.seed)] = found
+        times.setdefault(job.row.name, {})[str(job.seed)] = minutes(job.folder)
+    result = {"claim": claim.name, "scale": scale, "data": data, "rows": rows}
+    folder = results / scale
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / f"{claim.name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    timing = {"machine": machine(), "minutes": times}
+    write_text(folder / f"{claim.name}.times.json", json.dumps(timing, indent=1, ensure_ascii=False) + "\n")
+    return result

@@ -1,0 +1,67 @@
+"""docs/reproduction.md follows from the stored results alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finola.cli import main
+from finola.reproduce.claims import CLAIMS, Claim
+from finola.reproduce.report import generate, judge_stored
+from finola.reproduce.verdicts import HOLDS, NEEDS_DATA, NOT_RUN, WEAKLY
+
+ROOT = Path(__file__).parents[2]
+
+
+def results(claim: Claim, *psnr: tuple[float | None, ...]) -> dict[str, object]:
+    """Stored results of a claim: the PSNR of each row, by seed."""
+    rows = {}
+    for row, values in zip(claim.rows, psnr, strict=False):
+        seeds = {
+            str(seed): {"status": "finished", "images": 3200, **dict.fromkeys(claim.metrics, value)}
+            for seed, value in enumerate(values)
+        }
+        rows[row.name] = {"recipe": "r", "model": "mf-w720/4x1@4:64", "paper": row.paper(), "seeds": seeds}
+    data = {"name": "photos256", "train": 4866, "val": 700, "digest": "0"}
+    return {"claim": claim.name, "scale": "cpu", "data": data, "rows": rows}
+
+
+def store(folder: Path, result: dict[str, object]) -> None:
+    (folder / "cpu").mkdir(exist_ok=True)
+    (folder / "cpu" / f"{result['claim']}.json").write_text(json.dumps(result))
+    times = {"machine": "a CPU", "minutes": {"a": {"0": 1.5, "1": 2.5}}}
+    (folder / "cpu" / f"{result['claim']}.times.json").write_text(json.dumps(times))
+
+
+def test_the_page_is_current(tmp_path: Path) -> None:
+    assert main(["reproduce", "--report", str(tmp_path / "x.md"), "--results", str(ROOT / "results/reproduce")]) == 0
+    assert (tmp_path / "x.md").read_text("utf-8") == (ROOT / "docs" / "reproduction.md").read_text("utf-8")
+
+
+def test_the_page_shows_verdict_margin_noise_images_minutes_and_machine(tmp_path: Path) -> None:
+    store(tmp_path, results(CLAIMS["speeds"], (20.0, 20.1), (21.0, 21.2), (None, None)))
+    store(tmp_path, results(CLAIMS["all-one"], (20.0, 20.1), (21.0, 21.2)))
+    page = generate(tmp_path)
+    verdicts = {line.split(" | ")[0][2:]: line for line in page.splitlines() if line.startswith("| ")}
+    assert "**does not hold at this scale**" in verdicts["speeds"] and "−∞ dB" in verdicts["speeds"]
+    assert "| **holds** |" in verdicts["all-one"] and "1.05 dB | 0.07 dB" in verdicts["all-one"]
+    assert NOT_RUN in verdicts["channels"]
+    assert "20.05 ± 0.07 | 21.6 |" in page and "2 of 2 diverged" in page
+    assert "4 runs, 4 minutes in all, on a CPU" in page and "3,200 images seen per run" in page
+    assert f"**{NEEDS_DATA}** (ImageNet-1K and COCO 2017)" in page
+
+
+@pytest.mark.parametrize(
+    ("psnr", "status"),
+    [
+        ([(20.0, 20.1), (21.0, 21.2)], HOLDS),
+        ([(20.0, 20.1), (21.0,)], WEAKLY),  # only the seeds that both rows have
+        ([(20.0, 20.1)], NOT_RUN),
+        ([], NOT_RUN),
+    ],
+)
+def test_incomplete_results(psnr: list[tuple[float, ...]], status: str) -> None:
+    assert judge_stored(CLAIMS["all-one"], results(CLAIMS["all-one"], *psnr)).status == status
+    assert judge_stored(CLAIMS["all-one"], None).status == NOT_RUN

@@ -1,0 +1,134 @@
+"""Runs are cached, resume after a kill, and give the same JSON for the same seeds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from training.runs import TINY
+
+from finola.errors import FinolaError, InputError
+from finola.files import write_text
+from finola.reproduce.claims import Claim, Row
+from finola.reproduce.measures import MEASURED, WAVE_METRICS, measure
+from finola.reproduce.runner import SUMMARY, Job, Stopped, plan, reproduce, run_job
+from finola.reproduce.verdicts import increasing
+from finola.training import train
+
+SMALL = tuple(word for word in TINY if not word.startswith("model.name"))
+ROWS = tuple(
+    Row(f"C = {channels}", "smoke", (*SMALL, f"model.name=waves+conv/{channels}x1@4:16", "schedule.epochs=1"))
+    for channels in (16, 32)
+)
+CLAIM = Claim(
+    "tiny", (), "More channels are better.", ROWS, (increasing("C = 16", "C = 32"),), metrics=("psnr", "train_psnr")
+)
+
+
+class InProcess:
+    """Trains in this process and records the rows; raises before the row numbered `stop`, as a kill would."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop = stop
+        self.trained: list[str] = []
+
+    def __call__(self, job: Job, threads: int | None) -> None:
+        if len(self.trained) == self.stop:
+            raise Stopped("killed")
+        self.trained.append(job.row.name)
+        train(job.recipe, job.folder, resume=True, quiet=True)
+
+
+def run(folder: Path, launch: InProcess, seeds: int = 1) -> bytes:
+    reproduce([CLAIM], "cpu", seeds, "smoke", folder / "runs", folder / "results", 1, launch)
+    return (folder / "results" / "cpu" / "tiny.json").read_bytes()
+
+
+def test_runs_are_cached_and_the_same_seeds_give_the_same_json(tmp_path: Path) -> None:
+    first = InProcess()
+    written = run(tmp_path / "a", first)
+    assert first.trained == ["C = 16", "C = 32"]
+    again = InProcess()
+    assert run(tmp_path / "a", again) == written and again.trained == []
+
+    with pytest.raises(Stopped):  # between the rows
+        run(tmp_path / "b", InProcess(stop=1))
+    stored = json.loads((tmp_path / "b" / "results" / "cpu" / "tiny.json").read_text())
+    assert list(stored["rows"]) == ["C = 16"]
+    rest = InProcess()
+    assert run(tmp_path / "b", rest) == written and rest.trained == ["C = 32"]
+
+    result = json.loads(written)
+    assert result["data"]["train"] == 512 and "minutes" not in result
+    for row in result["rows"].values():
+        assert row["seeds"]["0"]["status"] == "finished" and row["seeds"]["0"]["images"] == 64
+        assert 5 < row["seeds"]["0"]["psnr"] < 60 and 5 < row["seeds"]["0"]["train_psnr"] < 60
+    times = json.loads((tmp_path / "a" / "results" / "cpu" / "tiny.times.json").read_text())
+    assert times["minutes"]["C = 16"]["0"] >= 0 and times["machine"]
+
+
+def test_a_killed_row_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    whole, killed = (plan(ROWS[0], "cpu", 0, "smoke", tmp_path / name) for name in ("whole", "killed"))
+    train(whole.recipe, whole.folder, quiet=True)
+    part = replace(killed.recipe, trainer=replace(killed.recipe.trainer, max_steps=5))
+    train(part, killed.folder, quiet=True)
+    (killed.folder / SUMMARY).unlink()  # a killed run leaves a checkpoint and no summary
+    assert killed.status() is None
+    InProcess()(killed, None)
+    assert killed.status() == "finished"
+    assert measure(killed.folder, CLAIM.metrics) == measure(whole.folder, CLAIM.metrics)
+
+
+def test_other_data_of_the_same_name_is_an_error(tmp_path: Path) -> None:
+    run(tmp_path, InProcess())
+    data = next((tmp_path / "runs").glob("*/data.json"))
+    data.write_text(data.read_text().replace("512", "511"))
+    with pytest.raises(InputError, match="other photos"):
+        run(tmp_path, InProcess())
+
+
+def test_diverged_runs_are_final_and_have_no_metrics(tmp_path: Path) -> None:
+    def diverge(job: Job, threads: int | None) -> None:
+        write_text(job.folder / SUMMARY, json.dumps({"status": "diverged", "step": 3, "metrics": {}}))
+
+    found = reproduce([CLAIM], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 2, diverge)
+    assert found[0]["rows"]["C = 16"]["seeds"]["0"] == {
+        "status": "diverged",
+        "images": 24,
+        "psnr": None,
+        "train_psnr": None,
+    }
+    again = InProcess()
+    reproduce([CLAIM], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 2, again)
+    assert again.trained == []
+
+
+def test_waves_of_a_run_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = plan(ROWS[0], "cpu", 0, "smoke", tmp_path)
+    train(job.recipe, job.folder, quiet=True)
+    found = measure(job.folder, WAVE_METRICS)
+    assert found["path_inconsistency"] is not None and 0 <= found["path_inconsistency"] < 1
+    assert found["invertible_B"] == 0  # waves with v = 0 do not change along y
+    monkeypatch.setattr("finola.reproduce.measures._waves", None)
+    assert measure(job.folder, WAVE_METRICS) == found and (job.folder / MEASURED).exists()
+
+
+def test_a_job_runs_in_its_own_process(tmp_path: Path) -> None:
+    job = plan(ROWS[0], "cpu", 0, "smoke", tmp_path)
+    job.folder.mkdir()
+    run_job(job, threads=1)
+    assert job.status() == "finished"
+
+
+def test_a_failed_job_names_its_command_and_a_locked_one_is_not_started(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    job = plan(ROWS[0], "cpu", 0, str(tmp_path / "nowhere"), tmp_path)
+    job.folder.mkdir()
+    with pytest.raises(FinolaError, match=r"finola train smoke .*nowhere"):
+        run_job(job)
+    with (job.folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another process"):
+            run_job(job)

@@ -1,0 +1,74 @@
+"""A claim holds only as clearly as its weakest comparison, and only beyond the noise over seeds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from finola.reproduce.verdicts import (
+    FAILS,
+    HOLDS,
+    WEAKLY,
+    Results,
+    at_least,
+    diverges,
+    gains_at_most,
+    increasing,
+    near,
+    verdict,
+)
+
+
+def psnr(**rows: list[float | None]) -> Results:
+    return {name: [{"psnr": value} for value in values] for name, values in rows.items()}
+
+
+@pytest.mark.parametrize(
+    ("results", "status", "margin"),
+    [
+        (psnr(a=[20.0, 20.2], b=[21.0, 21.1]), HOLDS, 0.95),
+        (psnr(a=[20.0, 21.0], b=[21.0, 20.5]), WEAKLY, 0.25),  # the seeds disagree
+        (psnr(a=[20.0], b=[21.0]), WEAKLY, 1.0),  # one seed has no noise estimate
+        (psnr(a=[21.0, 21.1], b=[20.0, 20.2]), FAILS, -0.95),
+        (psnr(a=[20.0, 20.2], b=[20.0, 20.2]), FAILS, 0.0),
+        (psnr(a=[None, None], b=[20.0, 20.2]), HOLDS, math.inf),  # a diverged row is worse than any other
+        (psnr(a=[20.0, 20.2], b=[None, None]), FAILS, -math.inf),
+        (psnr(a=[None, 19.0], b=[20.0, 20.2]), WEAKLY, 1.2),
+        (psnr(a=[None, None], b=[None, None]), FAILS, 0.0),
+    ],
+)
+def test_an_order_holds_if_its_margin_exceeds_the_noise(results: Results, status: str, margin: float) -> None:
+    found = verdict([increasing("a", "b")], results)
+    assert found.status == status and found.margin == pytest.approx(margin)
+
+
+def test_the_noise_is_that_of_differences_of_the_same_seed() -> None:
+    found = verdict([increasing("a", "b")], psnr(a=[10.0, 20.0], b=[11.0, 21.0]))
+    assert found.status == HOLDS and found.noise == 0
+
+
+def test_the_weakest_comparison_decides() -> None:
+    results = psnr(a=[20.0, 20.0], b=[21.0, 21.1], c=[20.9, 20.8])
+    found = verdict([increasing("a", "b"), increasing("b", "c")], results)
+    assert found.status == FAILS and found.comparison == "c above b"
+    assert verdict([increasing("a", "b", "c")], results) == found
+    assert verdict([increasing("a", "c", "b")], results).comparison == "b above c"
+
+
+def test_similar_rows() -> None:
+    results = psnr(a=[20.0, 20.1], b=[20.3, 20.4], c=[25.0, 25.0])
+    assert verdict([near("a", "b", within=0.5)], results).status == HOLDS
+    assert verdict([near("b", "a", within=0.5)], results).margin == pytest.approx(0.2)
+    assert verdict([near("a", "c", within=0.5)], results).status == FAILS
+    assert verdict([gains_at_most("c", "a", limit=0.5)], results).status == FAILS
+    assert verdict([gains_at_most("a", "c", limit=0.5)], results).status == HOLDS
+
+
+def test_divergence_and_bounds() -> None:
+    assert verdict([diverges("a", 10.0)], psnr(a=[None, None])).status == HOLDS
+    assert verdict([diverges("a", 10.0)], psnr(a=[None, 9.0])).status == WEAKLY
+    assert verdict([diverges("a", 10.0)], psnr(a=[None, 20.0])).status == FAILS
+    share: Results = {"a": [{"share": 0.9}, {"share": 0.8}]}
+    assert verdict([at_least("a", "share", 0.5)], share).status == HOLDS
+    assert verdict([at_least("a", "share", 0.95)], share).status == FAILS
