@@ -26,7 +26,7 @@ def images_seen(recipe: Recipe, photos: int) -> int:
 
 @cache
 def _multiply_adds(model: str) -> dict[str, int]:
-    from finola.model_zoo import sizes
+    from finola.model_counts import sizes
 
     return {part: count.multiply_adds for part, count in sizes(model).items()}
 
