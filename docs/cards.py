@@ -16,6 +16,8 @@ from finola.wave.analysis import waves
 
 RESULTS = Path(__file__).parent.parent / "results"
 DESCRIPTIONS = {
+    "tile32": "32×32 tiles, one vector q of 512 channels each, as many latents per tile as it needs; networks on pixels "
+    "before the analysis and after the read-out of exact plane waves.",
     "tile64": "64×64 tiles, one vector q of 256 channels each, propagated to a 16×16 map; decoded across tiles.",
     "tile64-512": "`tile64` with 512 channels: higher quality with twice the latents.",
     "photo256": "A whole 256×256 photo from **one** vector of 1024 channels, propagated to a 16×16 map.",
@@ -27,6 +29,7 @@ DATA = {
     "imagenette128": "the train split of `imagenette128` (5,000 photos of ten ImageNet classes at 128×128)",
 }
 STAGES = {
+    "tile32": ("train-tile32",),
     "tile64": ("train-tile64", "train-tile64/polish"),
     "tile64-512": ("train-tile64-512", "train-tile64-512-rounded"),
     "photo256": ("train-photo256",),
@@ -96,9 +99,12 @@ def _metrics(name: str) -> str:
         found = json.loads(file.read_text())
         if found["model"] != name:  # the pattern of tile64 also matches tile64-512
             continue
-        command = f"finola evaluate {name} {found['data']} --split {found['split']}"
+        options = {"latents": "--latents", "per_tile": "--per-tile", "effort": "--effort", "limit": "--limit"}
+        chosen = "".join(f" {flag} {found[key]}" for key, flag in options.items() if found.get(key))
+        command = f"finola evaluate {name} {found['data']} --split {found['split']}{chosen}"
         if "psnr" in found:
             what = f"PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f}, MS-SSIM {found['ms_ssim']:.3f}"
+            what += f"; refined q: PSNR {found['refined_psnr']:.2f} dB" if "refined_psnr" in found else ""
         else:
             what = f"accuracy {100 * found['accuracy']:.1f} %"
         rows.append(f"| {found['data']} {found['split']}, {found['images']} photos | {what} | `{command}` |")
