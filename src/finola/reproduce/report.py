@@ -87,7 +87,7 @@ def row_table(claim: Claim, result: dict[str, Any]) -> tuple[list[str], list[lis
     cells = []
     for row in claim.rows:
         kept = result["rows"].get(row.name)
-        line = [row.name, f"`{kept['model']}`" if kept else ""]
+        line = [row.name, kept["model"] if kept else ""]
         for metric in claim.metrics:
             line.append(_mean(list(kept["seeds"].values()), metric) if kept else "")
             if _quotes(claim, metric):

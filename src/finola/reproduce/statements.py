@@ -51,7 +51,7 @@ STATEMENTS = {
         (
             BLOCK_WISE,
             r"probe/tran4-w\d+",
-            r"finetune/.*",
+            r"finetune/tran4-w\d+",
         ),
     ),
     "table:hidden-vs-dct": Statement("Properties of the DCT, wavelets and FINOLA.", DEFINITION),
@@ -75,7 +75,7 @@ STATEMENTS = {
     "table:appendix:ablation-tran-blocks": Statement(
         "More transformer blocks in the decoder of masked FINOLA improve probing and barely change fine-tuning.",
         IMAGENET,
-        (r"masked/b-.*blocks.*",),
+        (r"masked/b-w2880-tran\d",),
     ),
     "table:finola-vs-mask-based-methods": Statement(
         "Linear probing of masked FINOLA is comparable to masked methods with larger encoders.",
@@ -92,7 +92,9 @@ STATEMENTS = {
             BLOCK_WISE,
             r"moco/w\d+",
             *PROBES,
+            r"probe/moco-w\d+-(lin|tran1)",
             FINE_TUNED,
+            r"finetune/moco-w\d+",
             r"detection/dec-522-w\d+",
             r"detection/mask-rcnn-w\d+",
         ),
@@ -137,7 +139,8 @@ STATEMENTS = {
             r"masked/[eb]-w2880",
             r"masked/recon-[eb]-w2880",
             r"probe/(lin|tran1)-w2880",
-            r"finetune/w2880",
+            r"probe/(e-w2880|finola-q3072)-(lin|tran1)",
+            r"finetune/(e-w2880|finola-q3072|w2880)",
         ),
     ),
     "table:appendix:finola-maskedfinola-probing": Statement(
@@ -202,7 +205,9 @@ STATEMENTS = {
             ELEMENT_WISE,
             BLOCK_WISE,
             *PROBES,
+            r"probe/e-w2880-(lin|tran1)",
             FINE_TUNED,
+            r"finetune/e-w2880",
         ),
     ),
     "fig:masked-finola-gaussian": Statement(
