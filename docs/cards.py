@@ -22,8 +22,8 @@ DESCRIPTIONS = {
     "tile64": "64×64 tiles, one vector q of 256 channels each, propagated to a 16×16 map; decoded across tiles.",
     "tile64-512": "`tile64` with 512 channels: higher quality with twice the latents.",
     "photo256": "A whole 256×256 photo from **one** vector of 1024 channels, propagated to a 16×16 map.",
-    "paper64": "The paper's architecture from random weights: Mobile-Former W720, attention pooling to one vector of 256 "
-    "channels, FINOLA on an 8×8 map, a linear decoder; images of 64×64 pixels.",
+    "paper64": "The paper's architecture from random weights, on images of 64×64 pixels: Mobile-Former W720, attention "
+    "pooling to one vector of 256 channels, FINOLA on an 8×8 map, a linear decoder.",
     "masked-b-w720": "Mobile-Former W720 pre-trained with masked FINOLA-B, and a tran-1 head for ten classes.",
 }
 DATA = {
