@@ -39,8 +39,8 @@ STAGES = {
     "masked-b-w720": ("train-masked-b-w720/pre-training", "train-masked-b-w720"),
 }
 """Run directories in results/ of all stages of training; each has the settings of its run in recipe.yaml."""
-CURVES = {"paper64": "compare-photos256-64.json"}
-"""Comparisons in results/ with the KLT beside which the training curve of a model is plotted."""
+CURVES = {"paper64": "compare-photos256-64-160.json"}
+"""Comparisons in results/ with the KLT on the val photos of a run, for the plot of its curve."""
 STAGES_HEAD = """The weights were made with these settings, one stage after the other, on two shared CPU cores.
 Recipes of the package may have changed since.
 
@@ -131,7 +131,7 @@ def plot_curve(name: str) -> None:
     compared = json.loads((RESULTS / CURVES[name]).read_text())
     klt = next(method for method in compared["methods"] if method["word"].startswith("klt"))
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    axes.plot(*zip(*points, strict=True), marker=".", label=f"{name}, val photos of the run")
+    axes.plot(*zip(*points, strict=True), marker=".", label=f"{name}, {compared['images']} val photos")
     axes.axhline(klt["psnr"], color="black", linestyle="--", label=f"KLT, {klt['latents']:.0f} latents")
     axes.set(xlabel="training images", ylabel="PSNR, dB")
     axes.legend()
