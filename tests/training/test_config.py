@@ -41,7 +41,6 @@ from finola.training.validation import known_keys
         ("trainer.ema_decay=1", ["trainer.ema_decay", "1.0", "0.999"]),
         ("schedule.clock=time", ["schedule.clock=time", "trainer.max_time"]),
         ("model.encoder_size=0", ["model.encoder_size", "0"]),
-        ("model.transition_scale=0", ["model.transition_scale", "0"]),
         ("task=masked", ["'model.init'", "masked", "reconstruction", "model."]),
         ("task=[1]", ["task", "[1]", "string"]),
         ("stages=3", ["stages", "3", "list"]),

@@ -151,8 +151,6 @@ class ReconstructionRecipe(CropRecipe):
         one_of("loss.kind", loss.kind, "l2", "psnr")
         if self.model.init is not None:
             one_of("model.init", self.model.init, "waves", "random")
-        if not self.model.transition_scale > 0:
-            raise InputError(f"model.transition_scale is {self.model.transition_scale}, but must be positive.")
         if not 0 <= loss.quantised_fraction <= 1 or (loss.quantised_fraction and loss.q_distillation):
             raise InputError(
                 f"loss.quantised_fraction is {loss.quantised_fraction}, but must be between 0 and 1 and cannot be "

@@ -130,8 +130,9 @@ def test_transition_scale_multiplies_the_random_matrices() -> None:
     for name, value in whole.items():
         factor = 0.25 if name.startswith("transition.") else 1
         assert torch.equal(scaled[name], factor * value)
-    with pytest.raises(ValueError, match="transition_scale"):
-        build_task(load_recipe("smoke", [*TINY, "model.transition_scale=0.5"]))
+    for wrong in ([*words, "model.transition_scale=0"], [*TINY, "model.transition_scale=0.5"]):  # TINY is a wave model
+        with pytest.raises(ValueError, match=r"transition_scale is 0"):
+            build_task(load_recipe("smoke", wrong))
 
 
 def test_wave_initialisation_starts_other_encoders_near_a_grey_image() -> None:

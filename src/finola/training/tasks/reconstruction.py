@@ -172,6 +172,8 @@ def scale_transition(model: Autoencoder, factor: float) -> None:
     Every step adds A ẑ to z, so that with the default matrices the map varies several times as much as q, and the first
     hundred steps of training only undo this.
     """
+    if not factor > 0:
+        raise InputError(f"model.transition_scale is {factor}, but must be positive.")
     if model.config.is_waves or "transition" not in model._modules:
         raise InputError(f"model.transition_scale is {factor}, but {model.config} has no random matrices to scale.")
     with torch.no_grad():
