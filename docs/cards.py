@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ DESCRIPTIONS = {
     "tile64": "64×64 tiles, one vector q of 256 channels each, propagated to a 16×16 map; decoded across tiles.",
     "tile64-512": "`tile64` with 512 channels: higher quality with twice the latents.",
     "photo256": "A whole 256×256 photo from **one** vector of 1024 channels, propagated to a 16×16 map.",
-    "photo256-mf": "The paper's architecture: Mobile-Former W720, attention pooling, one vector of 1024 channels.",
+    "paper64": "The paper's architecture from random weights, on images of 64×64 pixels: Mobile-Former W720, attention "
+    "pooling to one vector of 256 channels, FINOLA on an 8×8 map, a linear decoder.",
     "masked-b-w720": "Mobile-Former W720 pre-trained with masked FINOLA-B, and a tran-1 head for ten classes.",
 }
 DATA = {
@@ -33,10 +35,12 @@ STAGES = {
     "tile64": ("train-tile64", "train-tile64/polish"),
     "tile64-512": ("train-tile64-512", "train-tile64-512-rounded"),
     "photo256": ("train-photo256",),
-    "photo256-mf": ("train-photo256-mf",),
+    "paper64": ("train-paper64",),
     "masked-b-w720": ("train-masked-b-w720/pre-training", "train-masked-b-w720"),
 }
 """Run directories in results/ of all stages of training; each has the settings of its run in recipe.yaml."""
+CURVES = {"paper64": "compare-photos256-64-160.json"}
+"""Comparisons in results/ with the KLT on the val photos of a run, for the plot of its curve."""
 STAGES_HEAD = """The weights were made with these settings, one stage after the other, on two shared CPU cores.
 Recipes of the package may have changed since.
 
@@ -65,6 +69,8 @@ def card(name: str) -> str:
         f"## Training\n{_training(name, stages)}\n",
         f"## Metrics\n{_metrics(name)}\n",
     ]
+    if name in CURVES:
+        parts.append("## Curve\n![PSNR over the number of training images, with the KLT](curve.jpg)\n")
     if (WEIGHTS_FOLDER / name / "speeds.jpg").exists():
         parts.append("## Waves\n![Wave speeds in the complex plane](speeds.jpg)\n")
     return "\n".join([*parts, TERMS])
@@ -99,11 +105,14 @@ def _metrics(name: str) -> str:
         found = json.loads(file.read_text())
         if found["model"] != name:  # the pattern of tile64 also matches tile64-512
             continue
-        options = {"latents": "--latents", "per_tile": "--per-tile", "effort": "--effort", "limit": "--limit"}
+        options = {"crop": "--crop", "latents": "--latents", "per_tile": "--per-tile", "effort": "--effort"}
+        options |= {"limit": "--limit"}
         chosen = "".join(f" {flag} {found[key]}" for key, flag in options.items() if found.get(key))
         command = f"finola evaluate {name} {found['data']} --split {found['split']}{chosen}"
         if "psnr" in found:
-            what = f"PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f}, MS-SSIM {found['ms_ssim']:.3f}"
+            what = f"PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f}"
+            if found["ms_ssim"] is not None:  # too small for the five scales of MS-SSIM
+                what += f", MS-SSIM {found['ms_ssim']:.3f}"
             what += f"; refined q: PSNR {found['refined_psnr']:.2f} dB" if "refined_psnr" in found else ""
         else:
             what = f"accuracy {100 * found['accuracy']:.1f} %"
@@ -111,8 +120,29 @@ def _metrics(name: str) -> str:
     return "\n".join(["| photos | mean | command |", "|---|---|---|", *rows])
 
 
+def plot_curve(name: str) -> None:
+    """Plot the validation PSNR of a run over the number of training images, beside the KLT with as many latents."""
+    import matplotlib.pyplot as plt
+
+    run = RESULTS / f"train-{name}"
+    batch = yaml.safe_load((run / "recipe.yaml").read_text())["data"]["batch_size"]
+    with (run / "metrics.csv").open() as file:
+        points = [(int(row["step"]) * batch, float(row["val/psnr"])) for row in csv.DictReader(file) if row["val/psnr"]]
+    compared = json.loads((RESULTS / CURVES[name]).read_text())
+    klt = next(method for method in compared["methods"] if method["word"].startswith("klt"))
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    axes.plot(*zip(*points, strict=True), marker=".", label=f"{name}, {compared['images']} val photos")
+    axes.axhline(klt["psnr"], color="black", linestyle="--", label=f"KLT, {klt['latents']:.0f} latents")
+    axes.set(xlabel="training images", ylabel="PSNR, dB")
+    axes.legend()
+    figure.savefig(WEIGHTS_FOLDER / name / "curve.jpg", dpi=110)
+    plt.close(figure)
+
+
 def main() -> None:
     for name in bundled_models():
+        if name in CURVES:
+            plot_curve(name)
         config = read_config(WEIGHTS_FOLDER / name)
         if "classes" not in config:
             found, photo = waves(load(name)), read_photo("skimage:astronaut")

@@ -9,6 +9,7 @@ from faults import failed
 
 import finola
 from finola.cli import main
+from finola.cli.inputs import find_photos
 from finola.heads import Classifier
 from finola.image_io import read_photo, save_photo
 from finola.metrics import psnr
@@ -41,6 +42,18 @@ def test_metrics_match_the_model(photos, tmp_path, capsys):
     assert [float(row["psnr"]) for row in rows] == pytest.approx(expected, abs=2e-3)
     assert [row["ms_ssim"] != "" for row in rows] == [False, False, True, False]  # too small for five scales
     assert read_photo(tmp_path / "out" / "contact-sheet.png").shape[0] == 3
+
+
+def test_crop_encodes_each_resized_photo_as_one_vector(photos, capsys):
+    assert main(["evaluate", MODEL, str(photos), "--split", "all", "--json", "--crop", "16"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    model = finola.load(MODEL)
+    names = [str(photos / f"{number}.png") for number in range(4)]
+    originals = torch.stack([photo.read_cropped((16, 16)) for photo in find_photos(names)])
+    with torch.no_grad():
+        expected = psnr(model.decode(model.propagate(model.encode(originals))), originals)
+    assert summary["crop"] == 16
+    assert summary["psnr"] == pytest.approx(expected.mean().item(), abs=2e-3)
 
 
 def test_classifier_accuracy_matches_classes_by_name(tmp_path, capsys):

@@ -9,7 +9,9 @@ import torch
 
 from finola.autoencoder import Autoencoder
 from finola.cli import main
+from finola.cli.inputs import find_photos
 from finola.image_io import save_photo
+from finola.wave.analysis import waves
 
 MODEL = "waves/64x1@8:32"
 
@@ -58,6 +60,15 @@ def test_json_contains_finite_numbers_only(capsys, folder):
     for speed, kind in zip(result["speeds"], result["kinds"], strict=True):
         assert speed == {"infinite": "infinite", "static": "none"}.get(kind, speed)
         assert isinstance(speed, str) or all(isinstance(part, float) for part in speed)
+
+
+def test_crop_measures_each_resized_photo_as_one_image(capsys, tmp_path, folder):
+    torch.manual_seed(0)
+    Autoencoder("test_resnet/16x1@4:16+patch").save_pretrained(tmp_path / "model")
+    result = run_json(capsys, str(tmp_path / "model"), "--images", str(folder), "--crop", "16")
+    images = [photo.read_cropped((16, 16)) for photo in find_photos([str(folder)])]
+    expected = waves(Autoencoder.from_pretrained(tmp_path / "model")).residual(images)
+    assert result["path_inconsistency"] == pytest.approx(expected.path_inconsistency, rel=1e-4)
 
 
 def test_saved_model_with_invertible_B_has_Q(capsys, tmp_path, folder):

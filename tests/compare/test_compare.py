@@ -118,6 +118,17 @@ def test_invalid_arguments_exit_with_code_2(folder: Path, arguments: list[str], 
     assert all(value in error for value in values)
 
 
+def test_crop_resizes_the_photos_of_every_method(folder: Path, capsys) -> None:  # type: ignore
+    words = ["--methods", "klt32:2", "waves/16x1@8:32", "--crop", "32", "--workers", "1"]
+    result = compare(folder, *words)
+    assert result["crop"] == 32
+    assert [m["latents"] for m in result["methods"]] == [2, 16]  # type: ignore  # one tile per photo
+    files = [str(path) for path in sorted((folder / "test").iterdir())]
+    out = folder.parent / "files.json"
+    assert main(["compare", *files, *words, "--train", str(folder), "-o", str(out), "--json"]) == 0
+    assert means(json.loads(out.read_text())) == means(result)
+
+
 def test_klt_is_not_fitted_to_the_test_photos(tmp_path: Path, capsys) -> None:  # type: ignore
     save_photo(torch.rand(3, 40, 40), tmp_path / "only.png")
     assert main(["compare", str(tmp_path / "only.png"), "--json", "--models", "--cache", str(tmp_path / "c")]) == 0

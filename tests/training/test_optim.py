@@ -14,7 +14,7 @@ from finola.data import RandomCrop, open_data
 from finola.errors import InputError
 from finola.heads import Classifier
 from finola.training.config import Recipe
-from finola.training.optim import MuonAdamW, build_optimiser, lr_factor, parameter_groups, peak_lr
+from finola.training.optim import MuonAdamW, build_optimiser, lr_factor, orthogonalised, parameter_groups, peak_lr
 from finola.training.sections import GroupSection, OptimiserSection, ScheduleSection
 
 WAVES = "waves+conv/32x1@4:16"
@@ -174,3 +174,10 @@ def test_time_schedule_follows_the_clock() -> None:
     factor = lr_factor(section, 1, lambda: next(shares))
     assert factor(0) == 0.5
     assert [factor(10) for _ in range(4)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("scale", [1e-16, 1e-18, 1e-25, 0.0])
+def test_muon_steps_are_finite_for_vanishing_gradients(scale: float) -> None:
+    matrix = torch.randn(48, 200, generator=torch.Generator().manual_seed(0))
+    expected = orthogonalised(matrix) if scale else torch.zeros_like(matrix)
+    torch.testing.assert_close(orthogonalised(scale * matrix), expected, atol=1e-3, rtol=0.0)

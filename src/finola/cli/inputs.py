@@ -51,15 +51,9 @@ class Photo(NamedTuple):
 
     def read_cropped(self, size: tuple[int, int]) -> Tensor:
         """Centre crop (3, *size) in [0, 1], as evaluation on data sets takes it."""
-        import numpy as np
+        from finola.data.transforms import centre_crop
 
-        from finola.data import CentreCrop
-        from finola.data.transforms import render_views
-        from finola.image_io import shown_size
-
-        photo = self.open()
-        view = CentreCrop(size).view(shown_size(photo, self.name), np.random.default_rng(0))
-        return render_views(photo, [view], self.name)[0] / 255
+        return centre_crop(self.open(), size, self.name) / 255
 
     @property
     def stem(self) -> str:
@@ -263,6 +257,16 @@ def load_model(args: argparse.Namespace) -> Autoencoder:
 
     model = load(args.model)  # raises for an unknown name before torch is imported
     return model.to(device_of(args))
+
+
+def add_whole_crop(parser: argparse.ArgumentParser) -> None:
+    """Add --crop for commands that otherwise process whole photos."""
+    parser.add_argument(
+        "--crop",
+        type=positive,
+        metavar="SIDE",
+        help="resize the short side of every photo to SIDE pixels and crop the centre (default: whole photos)",
+    )
 
 
 def add_crop(parser: argparse.ArgumentParser) -> None:

@@ -19,20 +19,21 @@ TILE = 64
 MAX_WHOLE = 1024  # components of whole photos: 1024 take 0.8 GB, and every photo is multiplied by all of them
 
 
-def fit(train: str, words: Sequence[str], cache: Path) -> dict[int, Path]:
+def fit(train: str, words: Sequence[str], cache: Path, crop: int | None = None) -> dict[int, Path]:
     """Fit the KLTs named by `words` (`klt64:256`, …) unless they are cached, and return their files by tile side.
 
-    Photos are centre-cropped to 256×256 and cut into tiles of that side.
+    The short side of each photo is resized to `crop` pixels (default: 256), and its centre is cut into tiles.
     """
+    whole = crop or WHOLE
     requested: dict[int, int] = {}  # components by tile side
     for word in words:
         side, components = (int(number) for number in word.removeprefix("klt").split(":"))
-        if WHOLE % side:
-            raise InputError(f"{word}: the tile side {side} does not divide {WHOLE}; use a divisor of {WHOLE}.")
+        if whole % side:
+            raise InputError(f"{word}: the tile side {side} does not divide {whole}; use a divisor of {whole}.")
         requested[side] = max(components, requested.get(side, 0))
     if not requested:
         return {}
-    photos = Photos((train,), "train")
+    photos = Photos((train,), "train", crop=crop)
     dataset = photos.open()
     key = fingerprint(photos, dataset, photos.names(dataset))
     images: Tensor | None = None
@@ -40,7 +41,7 @@ def fit(train: str, words: Sequence[str], cache: Path) -> dict[int, Path]:
     for side, components in requested.items():
         path = cache / f"klt-{key}-{side}.safetensors"
         if not path.exists() or _component_count(path) < components:
-            images = _load(train) if images is None else images
+            images = _load(train, whole) if images is None else images
             save_klt(fit_klt(cut(images, (side, side))[0], components), path)
         fitted[side] = path
     return fitted
@@ -54,21 +55,21 @@ def _component_count(path: Path) -> int:
         return int(file.get_slice("components").get_shape()[0])
 
 
-def _load(train: str) -> Tensor:
-    data = open_data(train, "train", transform=CentreCrop(WHOLE))
+def _load(train: str, side: int) -> Tensor:
+    data = open_data(train, "train", transform=CentreCrop(side))
     return torch.stack([data.sample(index)[0] for index in range(len(data))])
 
 
-def klt_words(latents: Sequence[int], photos: int) -> tuple[list[str], list[str]]:
-    """KLTs with the given numbers of latents per 256×256 photo: (those that can be fitted, those that cannot).
+def klt_words(latents: Sequence[int], photos: int, whole: int = WHOLE) -> tuple[list[str], list[str]]:
+    """KLTs with the given numbers of latents per photo of `whole` pixels a side: (that can be fitted, that cannot).
 
     Each is on 64×64 tiles and, up to 1024 latents, on whole photos. A KLT needs at least as many samples as components.
 
     >>> klt_words([64, 1024], photos=500)
     (['klt64:4', 'klt64:64', 'klt256:64'], ['klt256:1024'])
     """
-    tiles = (WHOLE // TILE) ** 2
-    requested = [(TILE, count // tiles, photos * tiles) for count in latents if count >= tiles]
-    requested += [(WHOLE, count, photos) for count in latents if count <= MAX_WHOLE]
+    tiles = 1 if whole % TILE else (whole // TILE) ** 2
+    requested = [(TILE, count // tiles, photos * tiles) for count in latents if 1 < tiles <= count]
+    requested += [(whole, count, photos) for count in latents if count <= MAX_WHOLE]
     possible = [f"klt{side}:{components}" for side, components, samples in requested if components <= samples]
     return possible, [f"klt{side}:{components}" for side, components, samples in requested if components > samples]

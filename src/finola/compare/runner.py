@@ -17,10 +17,11 @@ from torch import Tensor
 
 from finola.baselines import Method
 from finola.compare.methods import build_method, identity
-from finola.data import PhotoDataset, Whole, available_cores, open_data
+from finola.data import CentreCrop, PhotoDataset, Whole, available_cores, open_data
 from finola.data.sources import evenly
+from finola.data.transforms import centre_crop
 from finola.errors import InputError
-from finola.image_io import photo_name, read_photo
+from finola.image_io import open_photo, photo_name, read_photo
 from finola.locations import evenly_spaced, is_photo
 from finola.metrics import quality_metrics
 
@@ -35,6 +36,7 @@ class Photos:
     words: tuple[str, ...]
     split: str = "test"
     limit: int | None = None
+    crop: int | None = None  # side of the centre crop after resizing the short side; None: whole photos
 
     def one_by_one(self) -> bool:
         return all(word.startswith("skimage:") or (is_photo(word) and Path(word).is_file()) for word in self.words)
@@ -44,7 +46,7 @@ class Photos:
             return None
         if len(self.words) > 1:
             raise InputError(f"Cannot combine {', '.join(self.words)}: give one data set, or photo files only.")
-        dataset = open_data(self.words[0], self.split, transform=Whole())
+        dataset = open_data(self.words[0], self.split, transform=CentreCrop(self.crop) if self.crop else Whole())
         dataset.source = evenly(dataset.source, self.limit)
         return dataset
 
@@ -60,7 +62,10 @@ class Photos:
     def image(self, dataset: PhotoDataset | None, index: int) -> Tensor | None:
         """Image (3, H, W) in [0, 1], or None if the file cannot be read."""
         if dataset is None:
-            return read_photo(self.chosen()[index])
+            name = self.chosen()[index]
+            if self.crop:
+                return centre_crop(open_photo(name), (self.crop, self.crop), name) / 255
+            return read_photo(name)
         item = dataset[0, index]
         return None if item.replaced else item.images[0].float() / 255
 

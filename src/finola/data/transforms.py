@@ -14,7 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from finola.errors import InputError, UnknownNameError
-from finola.image_io import orientation, pixels, to_pillow, to_rgb
+from finola.image_io import orientation, pixels, shown_size, to_pillow, to_rgb
 
 Size = tuple[int, int]
 Augment = Callable[[Tensor], Tensor]  # uint8 (3, H, W) → uint8 (3, H, W)
@@ -107,6 +107,12 @@ class CentreCrop:
         if scale == 1:
             left, top = left // 1, top // 1
         return View(_box(left, top, w, h), _pair(self.size), exact=True)
+
+
+def centre_crop(photo: Image.Image, size: Size, name: str = "the photo") -> Tensor:
+    """Centre crop uint8 (3, *size) of an opened photo, as `CentreCrop` takes it from a data set."""
+    view = CentreCrop(size).view(shown_size(photo, name), np.random.default_rng(0))
+    return render_views(photo, [view], name)[0]
 
 
 def render_views(photo: Image.Image, views: Sequence[View], name: str = "the photo") -> Tensor:

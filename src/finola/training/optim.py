@@ -171,6 +171,8 @@ def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
     True
     """
     wide: Tensor = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    # The squares in a norm underflow for entries below 1e-19, such as the decaying momentum of an unused layer.
+    wide = wide / wide.abs().amax().clamp_min(1e-30)
     wide = wide / wide.norm().clamp_min(1e-30)
     for _ in range(steps):
         gram = wide @ wide.T

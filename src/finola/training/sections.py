@@ -24,6 +24,7 @@ class AutoencoderSection(ModelSection):
 
     init: str | None = None  # waves or random; a waves… model is always initialised with plane waves
     spectrum: str | None = None  # JSON file of `finola spectrum` that ranks the waves of the initialisation
+    transition_scale: float = 1.0  # factor of the initial random A and B, or of the other matrices of the transition
     encoder_size: int | None = None  # short side of the encoder's input; skips the refinement
 
 

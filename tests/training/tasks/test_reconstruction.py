@@ -114,6 +114,27 @@ def test_downscaled_encoder_input_reconstructs_at_full_size() -> None:
             build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null", more]))
 
 
+def test_transition_scale_multiplies_the_random_matrices() -> None:
+    words = [
+        *TINY,
+        "model.name=test_resnet/32x1@4:64",
+        "optimiser.groups={}",
+        "data.val_size=null",
+        "model.init=random",
+    ]
+    models = []
+    for scale in (1.0, 0.25):
+        torch.manual_seed(0)
+        models.append(build_task(load_recipe("smoke", [*words, f"model.transition_scale={scale}"])).model)
+    whole, scaled = (model.state_dict() for model in models)
+    for name, value in whole.items():
+        factor = 0.25 if name.startswith("transition.") else 1
+        assert torch.equal(scaled[name], factor * value)
+    for wrong in ([*words, "model.transition_scale=0"], [*TINY, "model.transition_scale=0.5"]):  # TINY is a wave model
+        with pytest.raises(ValueError, match=r"transition_scale is 0"):
+            build_task(load_recipe("smoke", wrong))
+
+
 def test_wave_initialisation_starts_other_encoders_near_a_grey_image() -> None:
     torch.manual_seed(0)
     images = torch.full((1, 3, 64, 64), 0.5)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finola.cli.inputs import add_limit, positive, positive_number
+from finola.cli.inputs import add_limit, add_whole_crop, positive, positive_number
 from finola.cli.output import add_force, input_files, print_json, print_table, progress_bar
 from finola.errors import InputError
 from finola.files import cache_folder, output_paths, plot_path, write_text
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", help="photos in any format that finola train reads, or individual files")
     parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
     add_limit(parser)
+    add_whole_crop(parser)
     parser.add_argument(
         "-m",
         "--models",
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="names, folders, hub ids, vae:FOLDER (default: untrained wave models and bundled models)",
     )
-    parser.add_argument("--latents", nargs="*", type=positive, metavar="N", help="latents per 256×256 photo of the KLT")
+    parser.add_argument("--latents", nargs="*", type=positive, metavar="N", help="latents per cropped photo of the KLT")
     parser.add_argument(
         "--bpp", nargs="*", type=positive_number, default=[0.2], metavar="X", help="bit rates of the codec table"
     )
@@ -62,12 +63,12 @@ def run(args: argparse.Namespace) -> None:
     from finola.compare.methods import build_method, files_at
     from finola.compare.runner import Photos
 
-    photos = Photos(tuple(args.data), args.split, args.limit)
+    photos = Photos(tuple(args.data), args.split, args.limit, args.crop)
     cache = Path(args.cache).expanduser() if args.cache else cache_folder("compare")
     cache.mkdir(parents=True, exist_ok=True)
     words, left_out = choose(args)
     train = args.train or args.data[0]
-    fitted = fit(train, [word for word in words if word.startswith("klt")], cache)
+    fitted = fit(train, [word for word in words if word.startswith("klt")], cache, args.crop)
     for word in words:
         build_method(word, fitted)  # raise for invalid methods before the long computation
     start = time.perf_counter()
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
 def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Return the methods to compare, and a message for each excluded kind."""
     from finola.baselines.image_codecs import FORMATS
-    from finola.compare.klt_cache import klt_words
+    from finola.compare.klt_cache import WHOLE, klt_words
     from finola.compare.methods import MODELS, TRANSFORMS, file_ladder, files_at
     from finola.data import open_data
     from finola.hub import bundled_models
@@ -111,9 +112,8 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     if args.latents is not None and not args.latents:
         return words, left_out
     if args.train or _has_train(args.data):
-        fitting, too_many = klt_words(
-            args.latents or LATENTS, photos=len(open_data(args.train or args.data[0], "train"))
-        )
+        train = open_data(args.train or args.data[0], "train")
+        fitting, too_many = klt_words(args.latents or LATENTS, len(train), args.crop or WHOLE)
         words += fitting
         left_out += [f"{word}: the train split has too few photos to fit it" for word in too_many]
     else:
@@ -164,6 +164,7 @@ def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespac
     return {
         "data": " ".join(Path(word).name if "/" in word else word for word in args.data),
         "split": args.split,
+        **({"crop": args.crop} if args.crop else {}),
         "images": max(method["images"] for method in methods),
         "processes": args.workers or available_cores(),
         "threads_per_process": 1,
@@ -180,6 +181,8 @@ def _show(result: dict[str, Any]) -> None:
     from finola.compare.report import NAMES, by_latents, by_rate, fixed_length
 
     where = f"{result['images']} photos of {result['data']}"
+    if "crop" in result:
+        where += f", short side resized to {result['crop']} pixels and centre cropped"
     columns = ["PSNR", "SSIM", "MS-SSIM", "encode*", "decode*"]
     latents = [
         (m["label"], f"{m['latents']:.0f}", *_metrics(m), _optional(m.get("quoted_psnr"), ".1f"))

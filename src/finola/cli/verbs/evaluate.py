@@ -12,6 +12,7 @@ from finola.cli.inputs import (
     add_data,
     add_latents,
     add_leading_model,
+    add_whole_crop,
     device_of,
     latent_options,
     open_dataset,
@@ -41,6 +42,7 @@ MAX_MESSAGES = 5  # printed messages on excluded objects
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_leading_model(parser)
     add_data(parser, "test")
+    add_whole_crop(parser)
     add_latents(parser)
     add_batch(parser)
     parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
@@ -52,8 +54,8 @@ def run(args: argparse.Namespace) -> None:
     take_leading_model(args)
     inputs = input_files(data=[args.data], models=[args.model])
     kind = model_type(args.model)
-    if kind in FILES and (args.latents, args.per_tile, args.effort) != (None, None, 0):
-        raise InputError(f"{args.model} is a {kind}; --latents, --per-tile and --effort apply to autoencoders.")
+    if kind in FILES and (args.crop, args.latents, args.per_tile, args.effort) != (None, None, None, 0):
+        raise InputError(f"{args.model} is a {kind}; --crop, --latents, --per-tile and --effort apply to autoencoders.")
     if args.out:
         names = FILES.get(str(kind), ("summary.json", "images.csv", "contact-sheet.png"))
         output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
@@ -70,14 +72,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
-    from finola.data import Whole
+    from finola.data import CentreCrop, Whole
     from finola.elastic import check_options
     from finola.evaluation.reconstruction import METRICS, allocation, evaluate, summarise
     from finola.plotting.sheets import save_contact_sheet
 
     options = latent_options(args)
     check_options(model, **options)
-    dataset = open_dataset(args, Whole())
+    dataset = open_dataset(args, CentreCrop(args.crop) if args.crop else Whole())
 
     def report(items: Iterable[int]) -> Iterable[int]:
         return progress(items, len(dataset), "evaluating")
@@ -85,7 +87,7 @@ def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
     rows = evaluate(model, dataset, args.batch, report, **options)
     metrics = summarise(rows)
     kind, description = allocation(model, args.latents, args.per_tile)
-    facts = {"name": str(model.config), "allocation": kind, **options}
+    facts = {"name": str(model.config), "allocation": kind, **options} | ({"crop": args.crop} if args.crop else {})
     summary = _summary(args, facts, rows, metrics, dataset)
     if args.out:
         save_contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset, **options)
@@ -98,6 +100,8 @@ def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
     if metrics["side_per_256"]:
         shown += f", of which {metrics['side_per_256']:,.1f} are side information"
     notes = [f"Latents: {description}. Used per 256×256 pixels: {shown}."]
+    if args.crop:
+        notes.append(f"The short side of every photo was resized to {args.crop} pixels and the centre cropped.")
     files = "images.csv, summary.json and contact-sheet.png"
     _report(args, summary, ["metric", *versions.values()], body, dataset, files, notes)
 

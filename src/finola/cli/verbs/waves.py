@@ -15,6 +15,7 @@ from finola.cli.inputs import (
     add_data,
     add_leading_model,
     add_limit,
+    add_whole_crop,
     find_photos,
     load_model,
     open_dataset,
@@ -42,6 +43,7 @@ def _add_waves(parser: argparse.ArgumentParser) -> None:
     text = f"{PHOTOS} (default: %(default)s)"
     parser.add_argument("--images", default="skimage:astronaut", metavar="PHOTOS", help=text)
     add_limit(parser, default=16)
+    add_whole_crop(parser)
     parser.add_argument(
         "--plot", metavar="FILE", help="plot of speeds, waves and residuals to write (.png, .pdf, .svg or .jpg)"
     )
@@ -69,7 +71,7 @@ def waves(args: argparse.Namespace) -> int:
     names: list[str] = []
 
     def read() -> Iterator[Tensor]:
-        for photo, image in loop.each(_read, [(photo,) for photo in photos]):
+        for photo, image in loop.each(_read, [(photo, args.crop) for photo in photos]):
             if not first:
                 first.append(image)
             names.append(photo.name)
@@ -97,8 +99,8 @@ def waves(args: argparse.Namespace) -> int:
     return loop.code
 
 
-def _read(photo: Photo) -> tuple[Photo, Tensor]:
-    return photo, photo.read()
+def _read(photo: Photo, crop: int | None) -> tuple[Photo, Tensor]:
+    return photo, photo.read_cropped((crop, crop)) if crop else photo.read()
 
 
 def _plain(quadrant: Quadrant) -> dict[str, Any]:

@@ -155,6 +155,8 @@ def build_model(section: AutoencoderSection, initialise: bool = True) -> Autoenc
     model = create(section.name, section.init)
     if not initialise:
         return model
+    if section.transition_scale != 1:
+        scale_transition(model, section.transition_scale)
     if section.spectrum is not None:
         from finola.wave.initialisation import initialise_waves
 
@@ -162,6 +164,21 @@ def build_model(section: AutoencoderSection, initialise: bool = True) -> Autoenc
     if section.weights is not None:
         initialise_autoencoder(model, section.weights)
     return model
+
+
+def scale_transition(model: Autoencoder, factor: float) -> None:
+    """Multiply the random matrices of the transition by `factor`.
+
+    Every step adds A ẑ to z, so that with the default matrices the map varies several times as much as q, and the first
+    hundred steps of training only undo this.
+    """
+    if not factor > 0:
+        raise InputError(f"model.transition_scale is {factor}, but must be positive.")
+    if model.config.is_waves or "transition" not in model._modules:
+        raise InputError(f"model.transition_scale is {factor}, but {model.config} has no random matrices to scale.")
+    with torch.no_grad():
+        for parameter in model.transition.parameters():
+            parameter.mul_(factor)
 
 
 def read_spectrum(path: Path, image_size: tuple[int, int]) -> Spectrum:
