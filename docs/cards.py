@@ -17,8 +17,8 @@ from finola.wave.analysis import waves
 
 RESULTS = Path(__file__).parent.parent / "results"
 DESCRIPTIONS = {
-    "tile32": "32×32 tiles, one vector q of 512 channels each with as many latents as the tile needs; networks on pixels "
-    "before the analysis and after the read-out of exact plane waves.",
+    "tile32": "32×32 tiles, one vector q of 512 channels each with as many latents as the tile needs; networks on "
+    "pixels before the analysis and after the read-out of exact plane waves.",
     "tile64": "64×64 tiles, one vector q of 256 channels each, propagated to a 16×16 map; decoded across tiles.",
     "tile64-512": "`tile64` with 512 channels: higher quality with twice the latents.",
     "photo256": "A whole 256×256 photo from **one** vector of 1024 channels, propagated to a 16×16 map.",
