@@ -14,8 +14,8 @@ from finola.errors import InputError, UnknownNameError
 
 Size = tuple[int, int]
 
-DEFAULT_MODEL = "tile64"
-DEFAULT_CODEC = "tile64-512"
+DEFAULT_MODEL = "tile32"
+DEFAULT_CODEC = "tile32"
 PLAIN_CODEC = "tile64-512"  # for mode paper, which needs q of a fixed length
 DEFAULT_WHOLE = "photo256"  # encodes a whole image as one vector
 DEFAULT_CLASSIFIER = "masked-b-w720"

@@ -215,7 +215,7 @@ def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
     except ImportError:  # Windows
         yield ()
         return
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open("wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
