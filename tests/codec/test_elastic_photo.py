@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import finola
-from finola.codec.calibration import FILE, load_codec
+from finola.codec.calibration import FILE, ElasticCodec, load_codec
 from finola.codec.codec import compress, decompress
-from finola.codec.container import ELASTIC, unpack
+from finola.codec.container import ELASTIC, read_container, unpack
 from finola.codec.elastic_calibration import calibrate_elastic
 from finola.codec.elastic_coder import ElasticCoder
 from finola.codec.elastic_photo import stored_tiles
@@ -42,6 +42,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def photo() -> Tensor:
     return read_photo("skimage:astronaut")[:, 100:230, 100:300]
+
+
+def test_a_stored_file_decodes_to_the_same_integers() -> None:
+    """Written with the bundled tile32; the integers are the same on every machine."""
+    file = Path(__file__).with_name("frozen-tile32.finola")
+    container, codec = read_container(file), load_codec("tile32")
+    assert isinstance(codec, ElasticCodec) and container.model_hash == codec.hash
+    tiles = stored_tiles(container, codec.coder)
+    arrays = (tiles.lengths, tiles.means, tiles.index, tiles.values)
+    content = b"".join(array.astype("<i4").tobytes() for array in arrays)
+    assert hashlib.sha256(content).hexdigest()[:16] == "be77d342a30d6fa9"
+    y, x = torch.meshgrid(torch.arange(70), torch.arange(90), indexing="ij")
+    photo = torch.stack([(3 * x + y) % 256, (x * x // 40 + 2 * y) % 256, (255 - x - y).clamp_min(0)]) / 255
+    assert float(psnr(decompress(file)[None].float() / 255, photo[None])) > 26
 
 
 def quality_of(data: bytes, photo: Tensor, folder: str) -> float:
