@@ -25,7 +25,7 @@ help:
 demo: $(VENV)/.installed
 	@$(BIN)/python -m finola.cli reconstruct skimage:astronaut --side-by-side -o demo/ --force
 	@$(BIN)/python -m finola.cli compress skimage:astronaut -o demo/astronaut.finola --force
-	@$(BIN)/python -m finola.cli waves tile64 --plot demo/speeds.png --force
+	@$(BIN)/python -m finola.cli waves tile32 --plot demo/speeds.png --force
 	@echo "Written to demo/:" && ls demo | sed 's/^/  /'
 
 # Each pytest worker gets one thread, so that two workers share two cores instead of fighting for them. What is skipped,
