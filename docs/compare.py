@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from finola.compare.bjontegaard import MIN_RATIO
-from finola.compare.report import NAMES, by_latents, by_rate, fixed_length
+from finola.compare.report import by_latents, by_rate, curve_label, fixed_length
 from finola.plotting.rate_distortion import plot_rate_distortion
 
 HERE = Path(__file__).parent
@@ -91,7 +91,7 @@ def delta_table(result: dict[str, Any]) -> str:
         values = ["", ""]
         if delta["bd_rate_percent"] is not None and delta["bd_psnr_db"] is not None:
             values = [f"{delta['bd_rate_percent']:+.1f} %", f"{delta['bd_psnr_db']:+.2f}"]
-        rows.append([NAMES.get(name, name), common, *values])
+        rows.append([curve_label(result, name), common, *values])
     text = f"""### Bjøntegaard deltas against optimised JPEG
 
 Means over the rates that both curves cover, which differ from row to row. No value is given where the highest common

