@@ -76,6 +76,6 @@ def test_the_python_examples_of_the_readme_run():
     names: dict[str, Any] = {}
     exec(first, names)
     assert names["reconstruction"].shape == names["photo"].shape == names["image"][None].shape
-    names |= {name: torch.zeros(256, 256) for name in ("A", "B", "A_minus", "B_minus")}
+    names |= {name: torch.zeros(512, 512) for name in ("A", "B", "A_minus", "B_minus")}
     exec(second, names)
-    assert names["z"].shape == (1, 256, 64, 64)
+    assert names["z"].shape == (1, 512, 64, 64)
