@@ -287,7 +287,8 @@ def decode(container: Container, model: str | None = None, *, deblock: bool = Tr
     """
     codec = find_codec(container, model)
     if isinstance(codec, ElasticCodec):
-        return decode_elastic(container, codec.coder)
+        image = decode_elastic(container, codec.coder)
+        return smooth_borders(image, codec.model.config.image_size) if deblock else image
     tile, map_size = codec.model.config.image_size, codec.model.config.map_size
     height, width = container.height, container.width
     grid = grid_of((height, width), tile)
