@@ -330,18 +330,8 @@ class SegmentRecipe(ObjectRecipe):
     task: str = "segment"
 
 
-TASKS: dict[str, type[Recipe]] = {
-    recipe.task: recipe
-    for recipe in (
-        ReconstructionRecipe,
-        NetsRecipe,
-        MaskedRecipe,
-        ClassifyRecipe,
-        MocoRecipe,
-        DetectRecipe,
-        SegmentRecipe,
-    )
-}
+_RECIPES = (ReconstructionRecipe, NetsRecipe, MaskedRecipe, ClassifyRecipe, MocoRecipe, DetectRecipe, SegmentRecipe)
+TASKS: dict[str, type[Recipe]] = {recipe.task: recipe for recipe in _RECIPES}
 """Recipe class of each task."""
 
 
