@@ -182,7 +182,7 @@ def test_every_control_updates_the_images_of_an_uploaded_photo(browser, address,
 
     visit.tab("Grow")
     page.click("#grow")
-    page.wait_for_selector("#grown .shot img")
+    page.wait_for_selector("#grown .shot img", timeout=90_000)  # decoded once per step
     assert visit.picture("#grown").startswith("data:image/webp")
 
     visit.tab("Waves")
