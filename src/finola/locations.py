@@ -138,22 +138,32 @@ def _expand(pattern: Path) -> list[Path]:
         return [pattern]
     if "{" not in str(pattern):
         return sorted(Path(path) for path in glob(str(pattern), recursive=True))
-    require("braceexpand")
-    from braceexpand import braceexpand
-
-    if _expansions(str(pattern)) > MAX_FILES:
-        raise InputError(f"{shorten(str(pattern))} expands to more than {MAX_FILES} files; give a folder instead.")
-    try:
-        texts = list(braceexpand(str(pattern)))
-    except ValueError as error:
-        raise InputError(
-            f"The braces in {shorten(str(pattern))} are not balanced; write for example shards/{{000..127}}.tar."
-        ) from error
-    paths = [Path(path) for text in texts for path in sorted(glob(text)) or [text]]
+    paths = [Path(path) for text in expand_braces(str(pattern)) for path in sorted(glob(text)) or [text]]
     missing = [path for path in paths if not path.exists()]
     if missing and len(missing) < len(paths):
         raise MissingFileError(f"{pattern} expands to {len(paths)} files, but {missing[0]} does not exist.")
     return [] if missing else paths
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Expand the braces of a pattern; files need not exist.
+
+    >>> expand_braces("shards/{08..10}.tar"), expand_braces("photos")
+    (['shards/08.tar', 'shards/09.tar', 'shards/10.tar'], ['photos'])
+    """
+    if "{" not in pattern:
+        return [pattern]
+    require("braceexpand")
+    from braceexpand import braceexpand
+
+    if _expansions(pattern) > MAX_FILES:
+        raise InputError(f"{shorten(pattern)} expands to more than {MAX_FILES} files; give a folder instead.")
+    try:
+        return list(braceexpand(pattern))
+    except ValueError as error:
+        raise InputError(
+            f"The braces in {shorten(pattern)} are not balanced; write for example shards/{{000..127}}.tar."
+        ) from error
 
 
 def _expansions(pattern: str) -> int:

@@ -1,12 +1,14 @@
 """Opening of a data set given as a folder, file, pattern, name in FINOLA_DATA or nothing."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from finola.data.coco import annotation_files, open_coco
 from finola.data.dataset import PhotoDataset
 from finola.data.folder import open_files, open_folder, split_folders
 from finola.data.parquet import ParquetSource
+from finola.data.remote import File, find_remote, is_url, open_photos_at, without_credentials
 from finola.data.shards import ShardSource
 from finola.data.smoke import SmokeSource
 from finola.data.sources import Source, check_split, choose_parts, part_of, split_by_name
@@ -48,6 +50,34 @@ def open_data(
     return PhotoDataset(opened, transform, seed=seed, crops_per_image=crops_per_image, augment=augment)
 
 
+def find_source(source: str | Path | None, split: str = "all") -> Source:
+    """Source of photos for `open_data`, or at a URL that fsspec can open.
+
+    At a URL there may be a photo, a folder of photos (without labels), Parquet files or tar shards, or a pattern of
+    such files. Recipes cannot name a URL: `open_data` opens files on this machine only.
+
+    >>> len(find_source("smoke", "val"))
+    32
+    """
+    check_split(split)
+    if source == "smoke":
+        return SmokeSource(split)
+    if isinstance(source, str) and is_url(source):
+        return _open_url(source, split)
+    return open_source(locate(source), split)
+
+
+def _open_url(url: str, split: str) -> Source:
+    files, root = find_remote(url)
+    for suffix in _TABLES:
+        inner = {file.path.removeprefix(root).lstrip("/"): file for file in files if file.name.endswith(suffix)}
+        tables = {path: file for path, file in inner.items() if "/" not in path} or inner
+        if tables:
+            named = [(file, part_of(path)) for path, file in tables.items()]
+            return _open_tables(named, suffix, split, without_credentials(url))
+    return open_photos_at(files, root, url, split)
+
+
 def open_source(paths: list[Path], split: str) -> Source:
     """Open a folder, or files of one kind, as a source."""
     root = paths[0]
@@ -58,7 +88,7 @@ def open_source(paths: list[Path], split: str) -> Source:
     if root.is_file():
         suffixes = {path.suffix for path in paths}
         if len(suffixes) == 1 and root.suffix in _TABLES:
-            return _open_tables(root.parent, paths, split)
+            return _open_local_tables(root.parent, paths, split)
         if all(is_photo(path.name) for path in paths):
             return open_files(paths, split)
         raise InputError(f"Cannot open {root} as data; give Parquet files, tar shards, a photo, or a folder of them.")
@@ -66,7 +96,7 @@ def open_source(paths: list[Path], split: str) -> Source:
     if found == "coco":
         return open_coco(root, split)
     if found in _TABLES:
-        return _open_tables(root, _tables(root, found), split)
+        return _open_local_tables(root, _tables(root, found), split)
     if found == "packs":
         raise InputError(f"{root} contains several data sets; choose one of {', '.join(_packs(root))}.")
     if found == "photos":
@@ -74,12 +104,15 @@ def open_source(paths: list[Path], split: str) -> Source:
     raise MissingFileError(f"{root} contains no photos, Parquet files, tar shards or COCO annotations.")
 
 
-def _open_tables(root: Path, files: list[Path], split: str) -> Source:
-    parts = {part for file in files if (part := _part_of(file, root))}
-    chosen = choose_parts(parts, split, str(root))
-    picked = [file for file in files if not chosen or _part_of(file, root) in chosen]
-    where = str(picked[0] if len(picked) == 1 else root)
-    source = _TABLES[files[0].suffix](picked, where)
+def _open_local_tables(root: Path, files: list[Path], split: str) -> Source:
+    return _open_tables([(file, _part_of(file, root)) for file in files], files[0].suffix, split, str(root))
+
+
+def _open_tables(files: Sequence[tuple[File, str | None]], suffix: str, split: str, where: str) -> Source:
+    """Open the files of a split; each is given with the split that its name contains."""
+    chosen = choose_parts({part for _, part in files if part}, split, where)
+    picked = [file for file, part in files if not chosen or part in chosen]
+    source = _TABLES[suffix](picked, str(picked[0]) if len(picked) == 1 else where)
     return source if chosen else split_by_name(source, split)
 
 

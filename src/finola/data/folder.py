@@ -37,6 +37,17 @@ class FolderSource(Source):
     def label(self, index: int) -> int:
         return int(self._labels[index])
 
+    def extent(self) -> bytes:
+        root = os.fsencode(self._root)
+        return np.array([_size(os.path.join(root, bytes(name))) for name in self._names], np.int64).tobytes()
+
+
+def _size(path: bytes) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # a broken link, which `open` reports
+        return -1
+
 
 def open_files(paths: Sequence[Path], split: str) -> Source:
     """Open photos given as files, such as those that match a pattern, without labels."""

@@ -93,6 +93,7 @@ def make_loader(
         shuffle=shuffle,
         drop_last=shuffle if drop_last is None else drop_last,
         blocks=dataset.source.blocks,
+        shards=dataset.source.shards,
         rank=rank,
         world=world,
     )

@@ -3,13 +3,13 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from finola.data.checks import parse_json
+from finola.data.remote import File, RemoteFile, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, require, shorten
 from finola.image_io import open_photo
@@ -32,21 +32,17 @@ class ParquetSource(Source):
     Paths stored in a file are never opened: a row without bytes is unreadable.
     """
 
-    def __init__(self, files: Sequence[Path], where: str) -> None:
+    def __init__(self, files: Sequence[File], where: str) -> None:
         require("pyarrow")
-        from pyarrow import parquet
-
         self.where = where
-        self._files = [str(file) for file in files]
+        self._files = list(files)
         self._columns: list[str] = []  # of images, by file
         groups: list[tuple[int, int, int]] = []  # file, row group in it, rows
         labels: list[np.ndarray] = []
-        size = 0
+        self._sizes = [size_of(file) for file in files]
         self.classes = {}
-        for number, file in enumerate(self._files):
-            bytes_of_file = Path(file).stat().st_size
-            size += bytes_of_file
-            with _reading(file), parquet.ParquetFile(file) as table:
+        for number, (file, bytes_of_file) in enumerate(zip(files, self._sizes, strict=True)):
+            with _reading(str(file)), _opened(file) as table:
                 image, label = _choose_columns(table.schema_arrow)
                 self._columns.append(image)
                 rows = _count_rows(table.metadata, bytes_of_file)
@@ -58,7 +54,7 @@ class ParquetSource(Source):
         self._groups = np.array(groups)
         self._starts = np.concatenate([[0], np.cumsum(self._groups[:, 2])])
         self._labels = np.concatenate(labels)
-        self._in_memory = size <= IN_MEMORY
+        self._in_memory = sum(self._sizes) <= IN_MEMORY
         self.blocks = None if self._in_memory else self._starts[:-1]
         self._cache: OrderedDict[int, Any] = OrderedDict()
 
@@ -69,7 +65,7 @@ class ParquetSource(Source):
         group, row = self._locate(index)
         file = self._groups[group, 0]
         first = self._starts[np.searchsorted(self._groups[:, 0], file)]
-        return f"{Path(self._files[file]).name} row {self._starts[group] + row - first}"
+        return f"{self._files[file].name} row {self._starts[group] + row - first}"
 
     def open(self, index: int) -> Image.Image:
         group, row = self._locate(index)
@@ -83,18 +79,22 @@ class ParquetSource(Source):
     def label(self, index: int) -> int:
         return int(self._labels[index])
 
+    def extent(self) -> bytes:
+        return np.array(self._sizes, np.int64).tobytes()
+
+    def read_in_order(self) -> None:
+        self._in_memory = False
+
     def _locate(self, index: int) -> tuple[int, int]:
         group = int(np.searchsorted(self._starts, index, side="right")) - 1
         return group, index - int(self._starts[group])
 
     def _read(self, group: int) -> Any:
         """Image column of a row group, from a cache of the last few row groups (of all if the data is small)."""
-        from pyarrow import parquet
-
         if group not in self._cache:
             file, number, count = (int(value) for value in self._groups[group])
             column = self._columns[file]
-            with parquet.ParquetFile(self._files[file]) as table:
+            with _opened(self._files[file]) as table:
                 rows = table.read_row_group(number, columns=[column], use_threads=False)[column]
             if len(rows) != count:
                 raise CorruptFileError(f"row group {number} declares {count} rows but has {len(rows)}")
@@ -106,6 +106,19 @@ class ParquetSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cache": OrderedDict()}
+
+
+@contextmanager
+def _opened(file: File) -> Iterator[Any]:
+    """Open a Parquet file; a local one by its path, so that pyarrow reads it directly."""
+    from pyarrow import parquet
+
+    if isinstance(file, RemoteFile):
+        with open_binary(file) as stream, parquet.ParquetFile(stream) as table:
+            yield table
+    else:
+        with parquet.ParquetFile(str(file)) as table:
+            yield table
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 import re
 import tarfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from finola.data.checks import check_name
+from finola.data.remote import File, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, shorten
 from finola.image_io import open_photo
@@ -30,9 +30,9 @@ class ShardSource(Source):
     name or size are ignored and listed in `problems`, as is the rest of a corrupt shard.
     """
 
-    def __init__(self, files: Sequence[Path], where: str) -> None:
+    def __init__(self, files: Sequence[File], where: str) -> None:
         self.where, self.classes = where, {}
-        self._files = [str(file) for file in files]
+        self._files = list(files)
         rows: list[tuple[int, int, int, int]] = []  # shard, offset, bytes, label
         names: list[bytes] = []
         problems: list[str] = []
@@ -49,6 +49,7 @@ class ShardSource(Source):
             )
         self.problems = tuple(problems)
         self._rows, self._names = np.array(rows), np.array(names)
+        self.shards = np.unique(self._rows[:, 0], return_index=True)[1]
         self.classes = {int(label): str(label) for label in np.unique(self._rows[:, 3]) if label >= 0}
 
     def __len__(self) -> int:
@@ -56,35 +57,38 @@ class ShardSource(Source):
 
     def name(self, index: int) -> str:
         name = bytes(self._names[index]).decode(errors="surrogateescape")
-        return f"{Path(self._files[self._rows[index, 0]]).name}/{name}"
+        return f"{self._files[self._rows[index, 0]].name}/{name}"
 
     def open(self, index: int) -> Image.Image:
         shard, offset, size, _ = (int(value) for value in self._rows[index])
-        with open(self._files[shard], "rb") as file:
+        with open_binary(self._files[shard]) as file:
             file.seek(offset)
             return open_photo(file.read(size), self.name(index))
 
     def label(self, index: int) -> int:
         return int(self._rows[index, 3])
 
+    def extent(self) -> bytes:
+        return self._rows.tobytes()
+
 
 class _Shard:
     """Index of a shard: (name, offset, bytes) of the photo and the label of every key."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: File) -> None:
         self.photos: dict[str, tuple[str, int, int]] = {}
         self.labels: dict[str, int] = {}
         self.invalid: set[str] = set()
         self.problems: list[str] = []
-        size = file.stat().st_size
+        size = size_of(file)
         try:
-            with tarfile.open(file, "r:") as tar:
+            with open_binary(file) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
                 for member in tar:
                     if member.size < 0 or member.issparse() or member.offset_data + member.size > size:
                         raise CorruptFileError(f"the header of {shorten(member.name)} declares {member.size} bytes")
                     self._add(tar, member, file.name)
                 end = tar.offset
-            with file.open("rb") as raw:
+            with open_binary(file) as raw:
                 raw.seek(end)
                 if any(raw.read(tarfile.BLOCKSIZE)):  # tarfile treats a corrupt header as the end of the archive
                     raise CorruptFileError(f"the header at byte {end} is corrupt")

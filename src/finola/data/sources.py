@@ -1,5 +1,6 @@
 """Base class of the sources of photos, and the splitting of sources without splits."""
 
+import hashlib
 import re
 import zlib
 from abc import ABC, abstractmethod
@@ -30,6 +31,8 @@ class Source(ABC):
     """Whether the pixels are already decoded in memory, so that workers would bring no speed-up."""
     blocks: np.ndarray | None = None
     """First index of every block of photos that is read together; None if photos are read individually."""
+    shards: np.ndarray | None = None
+    """First index of every shard, if the photos are in shards of which each process reads its own; otherwise None."""
     problems: tuple[str, ...] = ()
     """Messages about data that could not be read when the source was opened."""
 
@@ -48,6 +51,21 @@ class Source(ABC):
         """Label of a photo; −1 if unknown."""
         return -1
 
+    def extent(self) -> bytes:
+        """Sizes of the files, for `fingerprint`; empty if there are no files."""
+        return b""
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the names of all photos in order and of the sizes of their files, independent of the folder."""
+        digest = hashlib.sha256()
+        for index in range(len(self)):
+            digest.update(self.name(index).encode(errors="surrogateescape") + b"\0")
+        digest.update(self.extent())
+        return digest.hexdigest()
+
+    def read_in_order(self) -> None:  # noqa: B027  (most sources keep nothing in memory)
+        """Announce that photos are read in increasing order, so that those read before need not stay in memory."""
+
     def target(self, index: int) -> dict[str, Any]:
         """Boxes and masks of a photo, if the source has them."""
         raise InputError(f"{self.where} has no object annotations; use a COCO folder.")
@@ -62,6 +80,8 @@ class Subset(Source):
         self.decoded, self.categories = source.decoded, source.categories
         if source.blocks is not None:
             self.blocks = np.unique(np.searchsorted(indices, source.blocks))
+        if source.shards is not None:
+            self.shards = np.unique(np.searchsorted(indices, source.shards))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -74,6 +94,12 @@ class Subset(Source):
 
     def label(self, index: int) -> int:
         return self.source.label(int(self.indices[index]))
+
+    def extent(self) -> bytes:
+        return self.source.extent()
+
+    def read_in_order(self) -> None:
+        self.source.read_in_order()
 
     def target(self, index: int) -> dict[str, Any]:
         return self.source.target(int(self.indices[index]))

@@ -1,0 +1,44 @@
+"""Photos at URLs: folders, single files and patterns; hidden files and credentials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from finola.data.discovery import find_source
+from finola.data.remote import without_credentials
+from finola.errors import MissingFileError
+from finola.image_io import save_photo
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder inside a hidden one, with two photos and a hidden file."""
+    folder = tmp_path / ".data" / "photos"
+    folder.mkdir(parents=True)
+    for name in ("a", "b"):
+        save_photo(torch.rand(3, 8, 8), folder / f"{name}.png")
+    (folder / ".b.png").write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize(("end", "count"), [("", 2), ("/a.png", 1), ("/*.png", 2), ("/{a,b}.png", 2)])
+def test_hidden_parents_do_not_hide_the_photos_that_were_asked_for(photos: Path, end: str, count: int) -> None:
+    source = find_source(f"file://{photos}{end}")
+    assert len(source) == count and source.open(0).size == (8, 8)
+
+
+def test_hidden_files_alone_are_not_data(photos: Path) -> None:
+    for path in photos.glob("[ab].png"):
+        path.unlink()
+    with pytest.raises(MissingFileError):
+        find_source(f"file://{photos}")
+
+
+@pytest.mark.parametrize("url", ["ftp://me:p@ss@host/x", "https://me@host/x?sig=secret", "s3://key:secret@bucket/x"])
+def test_urls_are_shown_without_credentials(url: str) -> None:
+    shown = without_credentials(url)
+    assert not any(word in shown for word in ("me", "p@ss", "ss@", "secret", "key"))
+    assert shown.split("?")[0].endswith("/x")
