@@ -1,0 +1,139 @@
+"""`finola compress --shards`: a whole data set as WebDataset shards of `.finola` files."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+from finola.batch.jobs import Made, PhotoError, Shard, photo_error, readable_name
+from finola.batch.runner import LOCAL, SHARD_SIZE, Execution, Summary, run
+from finola.codec.calibration import load_codec
+from finola.codec.codec import check_options, compress, default_codec
+from finola.data.discovery import find_source
+from finola.data.sources import Source, evenly
+from finola.errors import CorruptFileError, InputError, first_line
+from finola.model_zoo import choose_device
+
+
+@dataclass(frozen=True)
+class CompressTask:
+    """Settings of `compress_dataset` that decide a shard; `hash` is that of the codec, checked by every worker."""
+
+    model: str
+    hash: str
+    quality: int | None = None
+    bpp: float | None = None
+    latents: int | None = None
+    mode: str = "coded"
+    effort: int = 0
+    keep_exif: bool = False
+    device: str = "auto"
+
+    template: ClassVar[str] = "shard-{:05d}.tar"
+
+    def settings(self) -> dict[str, Any]:
+        """The device is left out: it changes files by rounding errors only."""
+        return {"model": self.model, "hash": self.hash, **self._options()}
+
+    def _options(self) -> dict[str, Any]:
+        names = ("quality", "bpp", "latents", "mode", "effort", "keep_exif")
+        return {name: getattr(self, name) for name in names}
+
+    def smaller(self) -> None:
+        """Photos are compressed one at a time, so memory cannot be reduced."""
+        return None
+
+    def check(self, stream: IO[bytes], rows: int) -> None:
+        check_shard(stream, rows)
+
+    def make(self, source: Source, shard: Shard) -> Made:
+        """Compress the photos of a shard to a tar file: `KEY.finola`, `KEY.json` and, with a label, `KEY.cls`."""
+        found = load_codec(self.model).hash.hex()
+        if found != self.hash:
+            raise InputError(
+                f"The codec {self.model} has hash {found} on this machine, but {self.hash} where the run started: "
+                "use the same model folder on all machines."
+            )
+        device = choose_device(self.device)
+        file, errors = io.BytesIO(), list[PhotoError]()
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for index in range(shard.start, shard.stop):
+                try:
+                    made = compress(source.open(index), model=self.model, device=device, **self._options())
+                except (ValueError, OSError) as error:
+                    errors.append(photo_error(source, index, error))
+                    continue
+                facts = {"id": readable_name(source, index), "index": index}
+                facts |= {"width": made.width, "height": made.height, "model": self.model, "model_hash": self.hash}
+                members = {"finola": made.data, "json": json.dumps(facts).encode()}
+                if source.label(index) >= 0:
+                    members["cls"] = str(source.label(index)).encode()
+                for suffix, data in members.items():
+                    _add(tar, f"{index:09d}.{suffix}", data)
+        return Made(file.getvalue(), len(shard) - len(errors), errors)
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a member without time and owner, so that equal contents give equal files."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def check_shard(stream: IO[bytes], rows: int) -> None:
+    """Raise CorruptFileError unless a tar file is complete and has this number of `.finola` members."""
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as tar:
+            found = sum(member.name.endswith(".finola") for member in tar)
+    except Exception as error:  # tarfile raises IndexError, OverflowError, … for corrupt headers
+        raise CorruptFileError(f"The file cannot be read as a tar file: {first_line(error)}.") from error
+    if found != rows:
+        raise CorruptFileError(f"The shard has {found} photos instead of {rows}.")
+
+
+def compress_dataset(
+    data: str | Path | None,
+    out: str | Path,
+    model: str | None = None,
+    *,
+    split: str = "all",
+    limit: int | None = None,
+    quality: int | None = None,
+    bpp: float | None = None,
+    latents: int | None = None,
+    mode: str = "coded",
+    effort: int = 0,
+    keep_exif: bool = False,
+    device: str = "auto",
+    shard_size: int = SHARD_SIZE,
+    workers: int | None = None,
+    engine: str = LOCAL,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Summary:
+    """Compress a data set to WebDataset shards in the folder `out`, and resume a run that is there.
+
+    The options of the codec are those of `finola.compress`; the others those of `finola.batch.embed`.
+
+    >>> import tempfile
+    >>> summary = compress_dataset("smoke", tempfile.mkdtemp(), "waves512", split="val", limit=2)
+    >>> summary.rows, summary.shards
+    (2, 1)
+    """
+    check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
+    source = evenly(find_source(data, split), limit)
+    name = model or default_codec(mode)
+
+    def make_task() -> CompressTask:
+        choose_device(device)  # raises if there is no such device
+        digest = load_codec(name).hash.hex()
+        return CompressTask(name, digest, quality, bpp, latents, mode, effort, keep_exif, device)
+
+    execution = Execution(str(out), shard_size, workers, engine, force, progress, say)
+    return run(CompressTask.template, make_task, source, data, execution)

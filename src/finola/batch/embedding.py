@@ -1,0 +1,308 @@
+"""`finola embed`: q of every photo of a data set, and features of the encoder if asked, as Parquet files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from finola import elastic
+from finola.batch.jobs import Made, PhotoError, Shard, photo_error, readable_name
+from finola.batch.memory import Halving, is_out_of_memory
+from finola.batch.runner import LOCAL, SHARD_SIZE, Execution, Summary, run
+from finola.batch.table import DTYPES, Layout, Row, check_table, write_table
+from finola.data.discovery import find_source
+from finola.data.sources import Source, evenly
+from finola.data.transforms import centre_crop
+from finola.errors import InputError, require
+from finola.files import digest_of_weights
+from finola.hub import resolve
+from finola.image_io import read_photo, shown_size
+from finola.model_zoo import choose_device, load
+from finola.tiling import Size, cut, grid_of, tile_batches
+from finola.wave.codebook import Latents
+
+if TYPE_CHECKING:
+    from finola.autoencoder import Autoencoder
+
+BATCH = 32
+"""Default number of photos, or tiles of a photo, that are encoded together."""
+FEATURES = ("pooled", "map")
+
+
+@dataclass(frozen=True)
+class EmbedTask:
+    """Settings of `embed` that decide a shard; `hash` is the digest of the weights, checked by every worker."""
+
+    model: str
+    config: str
+    hash: str
+    crop: Size | None  # None: whole photos
+    latents: int | None = None
+    per_tile: int | None = None
+    features: str | None = None
+    dtype: str = "float32"
+    batch: int = BATCH
+    device: str = "auto"
+
+    template: ClassVar[str] = "part-{:05d}.parquet"
+
+    def settings(self) -> dict[str, Any]:
+        """The batch size and the device are left out: they change q by rounding errors only."""
+        crop = None if self.crop is None else list(self.crop)
+        names = ("model", "config", "hash", "latents", "per_tile", "features", "dtype")
+        return {name: getattr(self, name) for name in names} | {"crop": crop}
+
+    def smaller(self) -> EmbedTask | None:
+        return replace(self, batch=self.batch // 2) if self.batch > 1 else None
+
+    def check(self, stream: IO[bytes], rows: int) -> None:
+        check_table(stream, rows)
+
+    def make(self, source: Source, shard: Shard) -> Made:
+        """Embed the photos of a shard."""
+        model = _load(self.model, self.device, self.hash)
+        halving, errors = Halving(self.batch), list[PhotoError]()
+        embed_photos = _whole if self.crop is None else _cropped
+        with torch.inference_mode():
+            rows = list(embed_photos(self, model, source, shard, halving, errors))
+        data = write_table(rows, self.settings(), self._layout(model))
+        return Made(data, len(rows), sorted(errors, key=lambda error: error.index), halving.notes)
+
+    def _layout(self, model: Autoencoder) -> Layout:
+        """Columns of the table, which are the same in all shards, also in one without rows."""
+        config, width, features = model.config, None, None
+        if self.crop is not None and not config.elastic:
+            rows, columns = grid_of(self.crop, config.image_size)
+            width = rows * columns * config.paths * config.channels
+        if self.features is not None:
+            height, across = config.image_size
+            encoder: Any = model.encoder
+            positions = (height // encoder.reduction) * (across // encoder.reduction)
+            features = encoder.channels * (1 if self.features == "pooled" else positions)
+        return Layout(self.dtype, width, features, bool(config.elastic))
+
+
+@lru_cache(maxsize=1)
+def _load(name: str, device: str, digest: str) -> Autoencoder:
+    model = load(name)
+    found = model_hash(model, name)
+    if found != digest:
+        raise InputError(
+            f"The weights of {name} have hash {found} on this machine, but {digest} where the run started: "
+            "use the same model folder on all machines."
+        )
+    return model.to(choose_device(device))
+
+
+def model_hash(model: Autoencoder, name: str) -> str:
+    """Twelve hexadecimal digits that identify a model: of its weights or, if it has none that are stored, of its name.
+
+    The matrices of an untrained wave model follow from its name up to rounding errors, which depend on the machine.
+    """
+    if resolve(name) is None:
+        return hashlib.sha256(str(model.config).encode()).hexdigest()[:12]
+    return digest_of_weights(model)
+
+
+def _cropped(
+    task: EmbedTask, model: Autoencoder, source: Source, shard: Shard, halving: Halving, errors: list[PhotoError]
+) -> Iterator[Row]:
+    """Rows of photos that are resized and cropped to one size, in batches."""
+    assert task.crop is not None
+    size = task.crop
+    device = next(model.parameters()).device
+
+    def read(index: int) -> tuple[int, Size, Tensor]:
+        name = source.name(index)
+        photo = source.open(index)
+        return index, shown_size(photo, name), centre_crop(photo, size, name)
+
+    def encode(photos: Sequence[tuple[int, Size, Tensor]]) -> list[dict[str, Any]]:
+        images = torch.stack([image for _, _, image in photos]).to(device).float() / 255
+        return _encode_batch(task, model, images)
+
+    pending: list[tuple[int, Size, Tensor]] = []
+    for index in range(shard.start, shard.stop):
+        photo = _attempt(read, source, index, errors)
+        if photo is not None:
+            pending.append(photo)
+        if len(pending) == task.batch or index == shard.stop - 1:
+            for (number, shown, _), values in zip(pending, halving.run(encode, pending), strict=True):
+                yield from _row(task, source, number, shown, values, errors)
+            pending.clear()
+
+
+def _encode_batch(task: EmbedTask, model: Autoencoder, images: Tensor) -> list[dict[str, Any]]:
+    if model.config.elastic:
+        return [_elastic(task, model, image) for image in images]
+    tiles, grid = cut(images, model.config.image_size)
+    if task.features is None:
+        q = model.encode(tiles)
+        found: list[dict[str, Any]] = [{} for _ in images]
+    else:
+        maps: Tensor = model.encoder(tiles)
+        q = model.pool(maps)
+        chosen = maps.mean((2, 3)) if task.features == "pooled" else maps
+        found = [{"features": features} for features in chosen.cpu()]
+    shape = q.shape[1:] if grid == (1, 1) else (*grid, *q.shape[1:])
+    for row, values in zip(found, q.reshape(len(images), *shape).cpu(), strict=True):
+        row["q"], row["shape"] = values.flatten(), tuple(shape)
+    return found
+
+
+def _whole(
+    task: EmbedTask, model: Autoencoder, source: Source, shard: Shard, halving: Halving, errors: list[PhotoError]
+) -> Iterator[Row]:
+    """Rows of whole photos, each cut into tiles. A photo for which memory is insufficient is listed in `errors`."""
+    device = next(model.parameters()).device
+    encode = _elastic if model.config.elastic else _tiles
+
+    def work(index: int) -> tuple[Size, dict[str, Any]]:
+        image = read_photo(source.open(index), source.name(index))
+        return (image.shape[1], image.shape[2]), encode(task, model, image.to(device), halving)
+
+    for index in range(shard.start, shard.stop):
+        found = _attempt(work, source, index, errors)
+        if found is not None:
+            size, values = found
+            yield from _row(task, source, index, size, values, errors)
+
+
+def _tiles(task: EmbedTask, model: Autoencoder, image: Tensor, halving: Halving) -> dict[str, Any]:
+    size, tile = (image.shape[1], image.shape[2]), model.config.image_size
+    grid = grid_of(size, tile)
+    read = lambda top, bottom, left, right: image[:, top:bottom, left:right]  # noqa: E731
+    q: list[Tensor] = []
+    for tiles in tile_batches(read, size, tile, most=task.batch):
+        q += halving.run(lambda part: list(model.encode(torch.stack(list(part))).cpu()), list(tiles))
+    return {"q": torch.stack(q).flatten(), "shape": (*grid, *q[0].shape)}
+
+
+def _elastic(task: EmbedTask, model: Autoencoder, image: Tensor, halving: Halving | None = None) -> dict[str, Any]:
+    encoded = elastic.encode(model, image, latents=task.latents, per_tile=task.per_tile)
+    found = Latents(*(part.cpu() for part in encoded))
+    used = torch.arange(found.values.shape[1]) < found.length[:, None]
+    grid = grid_of((image.shape[1], image.shape[2]), model.config.image_size)
+    return {"q": found.values[used], "shape": grid, "lengths": found.length, "bases": found.bases}
+
+
+def _attempt(work: Callable[[int], Any], source: Source, index: int, errors: list[PhotoError]) -> Any:
+    """Result of `work`; None, after an entry in `errors`, if the photo cannot be read or is too large for memory."""
+    try:
+        return work(index)
+    except (ValueError, OSError) as error:
+        errors.append(photo_error(source, index, error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        name = readable_name(source, index)
+        errors.append(PhotoError(index, name, "Out of memory: the photo is too large for this machine.", True))
+    return None
+
+
+def _row(
+    task: EmbedTask, source: Source, index: int, size: Size, values: dict[str, Any], errors: list[PhotoError]
+) -> Iterator[Row]:
+    name = readable_name(source, index)
+    row = Row(index=index, id=name, size=size, label=source.label(index), **values)
+    if row.is_finite(task.dtype):
+        yield row
+    else:
+        errors.append(PhotoError(index, name, f"{task.model} gives values that {task.dtype} cannot represent."))
+
+
+def embed(
+    data: str | Path | None,
+    out: str | Path,
+    model: str = "photo256",
+    *,
+    split: str = "all",
+    limit: int | None = None,
+    crop: int | None = None,
+    whole: bool = False,
+    latents: int | None = None,
+    per_tile: int | None = None,
+    features: str | None = None,
+    dtype: str = "float32",
+    batch: int = BATCH,
+    device: str = "auto",
+    shard_size: int = SHARD_SIZE,
+    workers: int | None = None,
+    engine: str = LOCAL,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Summary:
+    """Write q of every photo of a data set to Parquet files in the folder `out`, and resume a run that is there.
+
+    `data` is a data set as `finola.data.open_data` takes it, or a URL of fsspec; `out` is a folder or a URL. Photos are
+    resized to cover the image size of the model and cropped at the centre, which gives one q per photo; `crop` is
+    another side, whose crop is cut into tiles. With `whole`, and by default with an elastic model, photos keep their
+    size and are cut into tiles. `latents` and `per_tile` are options of `finola.elastic.encode`. `features` adds the
+    feature map of the encoder (`map`) or its mean over all positions (`pooled`).
+
+    `workers` processes work on shards of `shard_size` photos; with `engine="ray"` they run on a Ray cluster. Finished
+    shards are skipped. `progress(done, total)` is called with numbers of photos, `say` with messages.
+
+    >>> import tempfile
+    >>> summary = embed("smoke", tempfile.mkdtemp(), "waves/64x1@8:32", split="val")
+    >>> summary.rows, summary.errors
+    (32, [])
+    """
+    require("pyarrow")
+    check_settings(crop=crop, whole=whole, features=features, dtype=dtype, batch=batch, workers=workers)
+    source = evenly(find_source(data, split), limit)
+
+    def make_task() -> EmbedTask:
+        loaded = load(model)
+        elastic.check_options(loaded, latents, per_tile, 0)
+        size = _crop_of(loaded, crop, whole)
+        _check_features(loaded, features, size)
+        choose_device(device)
+        digest, config = model_hash(loaded, model), str(loaded.config)
+        return EmbedTask(model, config, digest, size, latents, per_tile, features, dtype, batch, device)
+
+    execution = Execution(str(out), shard_size, workers, engine, force, progress, say)
+    return run(EmbedTask.template, make_task, source, data, execution)
+
+
+def check_settings(
+    *, crop: int | None, whole: bool, features: str | None, dtype: str, batch: int, workers: int | None
+) -> None:
+    """Raise InputError for settings of `embed` that are invalid or exclude each other."""
+    if crop is not None and whole:
+        raise InputError(f"crop ({crop}) and whole exclude each other; use one of them.")
+    if features is not None and features not in FEATURES:
+        raise InputError(f"Unknown features {features!r}; use {' or '.join(FEATURES)}.")
+    if dtype not in DTYPES:
+        raise InputError(f"Unknown dtype {dtype!r}; use {' or '.join(DTYPES)}.")
+    for name, value in {"crop": crop, "batch": batch, "workers": workers}.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, not {value}.")
+
+
+def _crop_of(model: Autoencoder, crop: int | None, whole: bool) -> Size | None:
+    own = model.config.image_size
+    if whole or (crop is None and model.config.elastic):
+        return None
+    if crop is None:
+        return own
+    if any(crop % side for side in own):
+        raise InputError(f"crop {crop} is not a multiple of the tiles of {model.label}, {own[1]}×{own[0]} pixels.")
+    return crop, crop
+
+
+def _check_features(model: Autoencoder, features: str | None, size: Size | None) -> None:
+    if features is None:
+        return
+    if getattr(model.encoder, "returns_q", False):
+        raise InputError(f"The encoder of {model.label} gives q without a feature map; use another model, as paper64.")
+    if size != model.config.image_size:
+        raise InputError("Features need one tile per photo; remove crop and whole.")

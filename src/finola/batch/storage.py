@@ -1,0 +1,108 @@
+"""Output folders, on this machine, where files are written atomically, or at a URL of fsspec."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import IO, Any
+
+from finola.data.remote import is_url, without_credentials
+from finola.errors import InputError, first_line, require
+from finola.files import replacing
+
+PART = ".part"
+"""Suffix of temporary files; those of killed processes are removed by the next run."""
+
+
+class Folder:
+    """Files of an output folder by name, such as `part-00000.parquet` and `_shards/00000.json`.
+
+    >>> import tempfile
+    >>> folder = Folder(tempfile.mkdtemp())
+    >>> folder.write("_shards/00000.json", b"{}")
+    >>> folder.read("_shards/00000.json"), folder.read("missing"), folder.names()
+    (b'{}', None, [])
+    """
+
+    def __init__(self, where: str | Path) -> None:
+        self._system: Any = None
+        if is_url(where):
+            require("fsspec")
+            from fsspec.core import url_to_fs
+
+            try:
+                self._system, self._root = url_to_fs(str(where))
+            except Exception as error:  # every file system of fsspec raises its own classes
+                raise InputError(f"{without_credentials(str(where))} cannot be opened: {first_line(error)}.") from error
+            self.where = without_credentials(str(where))
+        else:
+            self.path = Path(where).expanduser()
+            self.where = str(self.path)
+
+    @property
+    def is_local(self) -> bool:
+        return self._system is None
+
+    def names(self) -> list[str]:
+        """Sorted names of all files and folders at the top level that are not hidden and do not start with `_`."""
+        if self.is_local:
+            found = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
+        else:
+            listed = self._system.ls(self._root, detail=False) if self._system.isdir(self._root) else []
+            found = [path.rstrip("/").rpartition("/")[2] for path in listed]
+        return sorted(name for name in found if not name.startswith((".", "_")))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file atomically. Object stores make a file visible when it is complete."""
+        if not self.is_local:
+            self._system.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+            self._system.pipe_file(self._at(name), data)
+            return
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A random name: workers on several machines share the folder, and their process ids may be equal.
+        with replacing(path, f".{uuid.uuid4().hex}{PART}") as temporary:
+            temporary.write_bytes(data)
+
+    def read(self, name: str, most: int = 2**26) -> bytes | None:
+        """Content of a small file; None if there is no such file or it has more than `most` bytes."""
+        size = self.size(name)
+        if size is None or size > most:
+            return None
+        with self.open(name) as stream:
+            return stream.read()
+
+    def size(self, name: str) -> int | None:
+        """Size of a file in bytes; None if there is no such file."""
+        if self.is_local:
+            path = self.path / name
+            return path.stat().st_size if path.is_file() else None
+        return int(self._system.size(self._at(name))) if self._system.isfile(self._at(name)) else None
+
+    def open(self, name: str) -> IO[bytes]:
+        if self.is_local:
+            return (self.path / name).open("rb")
+        stream: IO[bytes] = self._system.open(self._at(name), "rb")
+        return stream
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+        if self.is_local:
+            (self.path / name).unlink(missing_ok=True)
+        elif self._system.isfile(self._at(name)):
+            self._system.rm_file(self._at(name))
+
+    def remove_temporary(self) -> None:
+        """Remove the temporary files that killed processes have left behind."""
+        if self.is_local:
+            for folder in (self.path, self.path / "_shards"):
+                for path in folder.glob(f".*{PART}"):
+                    path.unlink(missing_ok=True)
+
+    def _at(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+
+def is_private_source(source: object) -> bool:
+    """Whether a data argument is a URL in the memory of this process."""
+    return isinstance(source, str) and source.startswith("memory://")

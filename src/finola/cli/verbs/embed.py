@@ -1,0 +1,114 @@
+"""finola embed: q of every photo of a data set as Parquet files, by worker processes or on a Ray cluster."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from finola.cli.inputs import add_data, add_model, integer, positive
+from finola.cli.output import add_force, print_error, print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from finola.batch import Summary
+
+HELP = "embed a data set: q of every photo, and features of the encoder, as Parquet files"
+SHOWN = 5  # unreadable photos that are printed
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGTERM was received."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_data(parser, "all")
+    add_model(parser, "photo256")
+    parser.add_argument("-o", "--out", required=True, help="folder or fsspec URL; a run that is there is resumed")
+    size = parser.add_mutually_exclusive_group()
+    text = (
+        "side to which photos are resized and cropped, a multiple of the tiles (default: the image size of the model)"
+    )
+    size.add_argument("--crop", type=positive, metavar="SIDE", help=text)
+    text = "keep the size of every photo and cut it into tiles (default for elastic models)"
+    size.add_argument("--whole", action="store_true", help=text)
+    number = parser.add_mutually_exclusive_group()
+    number.add_argument("--latents", type=positive, metavar="N", help="elastic models: numbers per 256×256 pixels")
+    number.add_argument("--per-tile", type=positive, metavar="K", help="elastic models: latents of every tile")
+    text = "add the feature map of the encoder, or its mean over all positions"
+    parser.add_argument("--features", choices=("pooled", "map"), help=text)
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="default: %(default)s")
+    text = "photos encoded together (default: %(default)s); halved when memory runs out"
+    parser.add_argument("--batch-size", type=positive, default=32, metavar="N", help=text)
+    add_engine(parser)
+    add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add --shard-size, --workers and --engine, which `run_batch` reads."""
+    text = "photos per output file (default: 1000)"
+    parser.add_argument("--shard-size", type=positive, metavar="N", help=text)
+    text = "number of processes (default: 1, and one per CPU with --engine ray)"
+    parser.add_argument("--workers", type=integer(1), metavar="N", help=text)
+    text = "worker processes on this machine, or Ray Data on the cluster that RAY_ADDRESS names (default: local)"
+    parser.add_argument("--engine", choices=("local", "ray"), help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    from finola.errors import require
+
+    require("pyarrow")
+    if args.engine == "ray":
+        require("ray")
+    from finola.batch import embed
+
+    names = ("model", "split", "limit", "crop", "whole", "latents", "per_tile", "features", "dtype", "device")
+    options = {name: getattr(args, name) for name in names} | {"batch": args.batch_size}
+    return run_batch(args, embed, options, "embedding")
+
+
+def run_batch(args: argparse.Namespace, function: Callable[..., Summary], options: dict[str, Any], what: str) -> int:
+    """Call a function of `finola.batch`, with progress, and print its summary. The exit code of SIGTERM is 143."""
+    options |= {"workers": args.workers, "force": args.force}
+    options |= {name: value for name in ("shard_size", "engine") if (value := getattr(args, name)) is not None}
+    try:
+        with _stopping(), progress_bar(what) as report:
+            found = function(
+                args.data, args.out, progress=report, say=lambda text: print_error(args.verb, text), **options
+            )
+    except KeyboardInterrupt as error:
+        print_error(args.verb, "stopped; finished shards are kept, and the same command continues the run.")
+        return 143 if isinstance(error, Stopped) else 130
+    _report(args, found)
+    return 0
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Raise `Stopped` on SIGTERM, so that workers are ended and temporary files are removed."""
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _report(args: argparse.Namespace, found: Summary) -> None:
+    errors = [{"index": error.index, "id": error.id, "reason": error.reason} for error in found.errors]
+    for error in errors[:SHOWN]:
+        print_error(args.verb, f"{error['id']}: {error['reason']}")
+    if errors:
+        print_error(args.verb, f"{len(errors)} of {found.photos} photos have no row; _errors.jsonl lists them.")
+    facts = {name: getattr(found, name) for name in ("out", "photos", "rows", "shards", "skipped", "bytes")}
+    if args.json:
+        print_json(facts | {"errors": errors})
+        return
+    rows = [("photos", f"{found.photos:,}"), ("rows", f"{found.rows:,}"), ("unreadable photos", f"{len(errors):,}")]
+    rows += [("shards", f"{found.shards:,}"), ("of these finished before", f"{found.skipped:,}")]
+    print_table(found.out, ["", "number"], [*rows, ("bytes", f"{found.bytes:,}")])
