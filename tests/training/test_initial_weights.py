@@ -150,4 +150,4 @@ def test_ema_weights_of_another_model_are_rejected() -> None:
     model = torch.nn.Linear(2, 3)
     mean.load_state_dict({"steps": 1, "mean": {"weight": torch.zeros(1, 2), "bias": torch.zeros(3)}})
     with pytest.raises(CorruptFileError, match="EMA"):
-        mean.on_fit_start(None, SimpleNamespace(model=model))  # type: ignore[arg-type]
+        mean.on_train_start(None, SimpleNamespace(model=model))  # type: ignore[arg-type]

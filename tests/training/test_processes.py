@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,16 @@ import finola
 from finola.encoders.mobile_former import MobileFormer
 from finola.errors import InputError
 from finola.training.data_module import per_pass
-from finola.training.processes import SharedBuffers, environment_plugins, trainer_options
+from finola.training.monitor import RankMonitor
+from finola.training.processes import SharedBuffers, environment_plugins
 from finola.training.reporting import read_curve
+from finola.training.sections import TrainerSection
+from finola.training.strategies import MonitoredFSDP
+from finola.training.strategies import trainer_options as options_for
+
+
+def trainer_options(section: TrainerSection) -> dict[str, Any]:
+    return options_for(section, RankMonitor(20, str))
 
 
 def test_two_processes_match_one_process_with_twice_the_batch_size(tmp_path: Path) -> None:
@@ -57,7 +66,10 @@ def test_ddp_is_the_default_for_several_processes() -> None:
         trainer_options(tiny("trainer.num_nodes=2", "trainer.devices=1").trainer)["strategy"], DDPStrategy
     )
     assert trainer_options(tiny().trainer)["strategy"] == "auto"
-    assert trainer_options(tiny("trainer.devices=4", "trainer.strategy=fsdp").trainer)["strategy"] == "fsdp"
+    fsdp = trainer_options(tiny("trainer.devices=4", "trainer.strategy=fsdp").trainer)["strategy"]
+    assert isinstance(fsdp, MonitoredFSDP)
+    with pytest.raises(InputError, match=r"trainer\.strategy.*deepspeed"):
+        tiny("trainer.strategy=deepspeed").check()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from finola.errors import CorruptFileError
 from finola.image_io import save_photo
 from finola.training.initial_weights import same_shapes
+from finola.training.sharding import divide_like, gather
 
 
 def now() -> float:
@@ -87,14 +88,14 @@ class EMA(Callback):
         self.mean: dict[str, Tensor] = {}
         self._trained_weights: dict[str, Tensor] = {}
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         weights = _weights(pl_module)
         loaded = self.mean or weights
         if not same_shapes(loaded, weights):
             raise CorruptFileError(
                 "The EMA weights in the checkpoint do not match the names and shapes of the model's weights."
             )
-        self.mean = {name: loaded[name].detach().clone().to(value.device) for name, value in weights.items()}
+        self.mean = {name: divide_like(loaded[name].detach().clone(), value) for name, value in weights.items()}
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -119,7 +120,7 @@ class EMA(Callback):
             self._trained_weights = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "mean": self.mean}
+        return {"steps": self.steps, "mean": {name: gather(value) for name, value in self.mean.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.steps, self.mean = state_dict["steps"], state_dict["mean"]

@@ -82,6 +82,7 @@ class Recipe:
             raise InputError(f"The recipe does not set model.name. Add one, such as model.name={self.example}.")
         one_of("schedule.clock", schedule.clock, "steps", "time")
         one_of("optimiser.kind", optimiser.kind, "adamw", "sgd")
+        one_of("trainer.strategy", trainer.strategy, "auto", "ddp", "fsdp")
         at_least("seed", self.seed, 0)
         at_least("data.batch_size", self.data.batch_size, 1)
         at_least("schedule.epochs", schedule.epochs, 1)
@@ -93,6 +94,8 @@ class Recipe:
             raise InputError(
                 f"trainer.devices is {trainer.devices!r}, but must be auto or the number of processes per node."
             )
+        if not trainer.heartbeat_timeout > 0:
+            raise InputError(f"trainer.heartbeat_timeout is {trainer.heartbeat_timeout} seconds, but must be positive.")
         if trainer.ema_decay is not None and not 0 < trainer.ema_decay < 1:
             raise InputError(f"trainer.ema_decay is {trainer.ema_decay}, but must be between 0 and 1, such as 0.999.")
         if trainer.max_time is not None:
@@ -173,7 +176,7 @@ class ReconstructionRecipe(CropRecipe):
 
 @dataclass
 class NetsRecipe(CropRecipe):
-    """Task `nets`: the networks on pixels around the exact waves of an elastic model."""
+    """Task `nets`: the networks on pixels around the exact waves of a model."""
 
     module: ClassVar[str] = "finola.training.tasks.nets:Nets"
     example: ClassVar[str] = "waves+nets/512x1@8:32+elastic16"
@@ -186,8 +189,12 @@ class NetsRecipe(CropRecipe):
 
     def check(self) -> None:
         super().check()
-        if not ModelConfig.parse(self.model.name).is_exact:
+        config = ModelConfig.parse(self.model.name)
+        if not config.is_exact:
             raise InputError(f"The task nets trains models such as {self.example}, not {self.model.name}.")
+        for section, default in (("loss", NetsLossSection()), ("codebook", CodebookSection())):
+            if not config.elastic and getattr(self, section) != default:
+                raise InputError(f"{section} applies to elastic models only, and {self.model.name} is not. Remove it.")
         if not 0 <= self.loss.quantised_fraction <= 1:
             raise InputError(f"loss.quantised_fraction is {self.loss.quantised_fraction}, but must be between 0 and 1.")
         for key in ("lagrangian", "quantiser_step"):
@@ -270,6 +277,8 @@ class MocoRecipe(EncoderRecipe):
     def check(self) -> None:
         super().check()
         at_least("moco.norm_batch_size", self.moco.norm_batch_size, 1)
+        if self.trainer.strategy == "fsdp":  # which discards updates of the momentum encoder between steps
+            raise InputError("trainer.strategy is fsdp, but the task moco needs ddp or auto.")
         if self.trainer.sync_batchnorm is not False:
             raise InputError(
                 f"trainer.sync_batchnorm is {self.trainer.sync_batchnorm}, but the task moco needs separate statistics "
@@ -277,8 +286,7 @@ class MocoRecipe(EncoderRecipe):
             )
         if self.data.crops_per_image != 2:
             raise InputError(
-                f"data.crops_per_image is {self.data.crops_per_image}, but the task moco needs 2 views per photo. "
-                "Set data.crops_per_image=2."
+                f"The task moco needs two views: set data.crops_per_image=2, not {self.data.crops_per_image}."
             )
 
 

@@ -10,7 +10,7 @@ from finola.config import show_size
 from finola.errors import MissingFileError
 from finola.files import write_tensors, write_text
 from finola.hub import WEIGHTS
-from finola.serialization import load_weights
+from finola.serialization import FULL_PRECISION, load_weights
 from finola.training.callbacks import EMA_KEY
 from finola.training.checkpointing import BEST, LAST, read_checkpoint
 from finola.training.config import ObjectRecipe, Recipe
@@ -20,7 +20,6 @@ from finola.training.sections import CropSection
 from finola.training.tasks.base import task_class
 
 HALF_BUFFER = "codebook.bases"  # rotations: the error of half precision is 70 dB below the image
-FULL_PRECISION = "analysis"  # inverts nearly dependent waves: half precision costs 2 dB here, 0.0001 dB elsewhere
 
 USAGE: dict[str, tuple[str, ...]] = {
     "reconstruction": (

@@ -14,6 +14,7 @@ from finola.config import nearest
 from finola.errors import InputError
 from finola.training.config import Recipe
 from finola.training.sections import GroupSection, OptimiserSection, ScheduleSection
+from finola.training.sharding import divide_like, gather
 
 COMMON = "common"
 
@@ -157,9 +158,9 @@ class MuonAdamW(torch.optim.AdamW):
             state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(parameter)
         state["step"] += 1
         mean = state["exp_avg"].lerp_(gradient, 1 - momentum)
-        update = gradient.lerp(mean, momentum).flatten(1)  # Nesterov
+        update = gather(gradient.lerp(mean, momentum)).flatten(1)  # Nesterov
         rows, columns = update.shape
-        step = orthogonalised(update).reshape(parameter.shape)
+        step = divide_like(orthogonalised(update).reshape(parameter.shape), parameter)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(step, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
 

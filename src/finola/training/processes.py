@@ -1,8 +1,7 @@
-"""Distributed training: devices, nodes and strategy of Lightning's Trainer, and batch-norm synchronisation."""
+"""Distributed training: number of processes, rank 0, and batch-norm synchronisation."""
 
 from __future__ import annotations
 
-import inspect
 import sys
 from typing import Any
 
@@ -10,33 +9,11 @@ import torch
 import torch.distributed
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from finola.layers import BATCH_NORMS
 from finola.training.sections import TrainerSection
-
-
-def trainer_options(section: TrainerSection) -> dict[str, Any]:
-    """Trainer options for accelerator, devices, nodes and strategy. The default for several processes is DDP."""
-    devices = count_devices(section)
-    strategy: Any = section.strategy
-    if strategy == "ddp" or (strategy == "auto" and devices * section.num_nodes > 1):
-        # SharedBuffers synchronises running statistics before validation; during it, ranks may have unequal batches.
-        known = inspect.signature(DistributedDataParallel).parameters
-        option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        strategy = DDPStrategy(**{option: False})  # type: ignore[arg-type]
-    return {
-        "accelerator": section.accelerator,
-        "devices": devices,
-        "num_nodes": section.num_nodes,
-        "strategy": strategy,
-        "sync_batchnorm": uses_sync_batchnorm(section),
-        # The data loader already selects the samples of its rank.
-        "use_distributed_sampler": False,
-    }
 
 
 def uses_sync_batchnorm(section: TrainerSection) -> bool:

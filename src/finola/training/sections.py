@@ -191,7 +191,8 @@ class TrainerSection:
     accelerator: str = "auto"
     devices: str = "auto"  # processes per node, or auto
     num_nodes: int = 1
-    strategy: str = "auto"
+    strategy: str = "auto"  # ddp, fsdp, or auto: ddp if there are several processes
+    heartbeat_timeout: float = 20.0  # seconds after which a silent process is lost and the others end
     precision: str = "32-true"
     accumulate_grad_batches: int = 1  # forward passes per optimisation step
     gradient_clip_val: float | None = None  # maximum gradient norm

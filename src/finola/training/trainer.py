@@ -28,16 +28,18 @@ from finola.training.data_module import Photos
 from finola.training.initial_weights import resolve_encoder
 from finola.training.loading import RECIPE, stage_recipes
 from finola.training.model_export import write_model
+from finola.training.monitor import RankMonitor
 from finola.training.processes import (
     SharedBuffers,
     count_devices,
     environment_plugins,
     is_first_process,
-    trainer_options,
 )
 from finola.training.reporting import RunProgress, build_loggers
 from finola.training.run_directory import SUMMARY, StartingPoint, inspect, is_finished, require_new
 from finola.training.sections import seconds
+from finola.training.sharding import WholeWeights
+from finola.training.strategies import trainer_options
 from finola.training.tasks.base import Diverged, Task, build_task, task_class
 
 _IGNORED_WARNINGS = (  # Lightning warnings that do not apply here
@@ -163,28 +165,37 @@ def _train(
     folder.mkdir(parents=True, exist_ok=True)
     started = callbacks.now()
     recipes = {folder / RECIPE: recipe} | ({whole[1] / RECIPE: whole[0]} if whole else {})
-    with _quiet_lightning():
-        trainer = build_trainer(recipe, folder, start, quiet, recipes)
+    root = whole[1] if whole else folder
+    monitor = RankMonitor(
+        recipe.trainer.heartbeat_timeout, lambda: f"{_last_good(folder)}; resume with: {_resume_command(root)}"
+    )
+    with monitor, _quiet_lightning():
+        trainer = build_trainer(recipe, folder, start, quiet, recipes, monitor)
         ending = _fit(trainer, task, photos, start, recipe)
-    outcome = _outcome(trainer, folder, ending, callbacks.now() - started, whole[1] if whole else folder)
-    outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
-    if trainer.is_global_zero:
-        _report_unreadable(photos, folder)
-        if outcome.status == "finished":
-            outcome.model = str(write_model(recipe, folder, target, half=half))
-        _write_json(folder / SUMMARY, asdict(outcome))
-    if whole:
-        trainer.strategy.barrier()  # the model must be complete before another process initialises the next stage
+        outcome = _outcome(trainer, folder, ending, callbacks.now() - started, root)
+        outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
+        if trainer.is_global_zero:
+            _report_unreadable(photos, folder)
+            if outcome.status == "finished":
+                outcome.model = str(write_model(recipe, folder, target, half=half))
+            _write_json(folder / SUMMARY, asdict(outcome))
+        if whole:
+            trainer.strategy.barrier()  # the model must be complete before another process initialises the next stage
     return outcome
 
 
 def build_trainer(
-    recipe: Recipe, folder: Path, start: StartingPoint, quiet: bool = False, recipes: dict[Path, Recipe] | None = None
+    recipe: Recipe,
+    folder: Path,
+    start: StartingPoint,
+    quiet: bool,
+    recipes: dict[Path, Recipe],
+    monitor: RankMonitor,
 ) -> Trainer:
     """Build Lightning's Trainer for a recipe. `recipes` are written when training starts."""
     section = recipe.trainer
     return Trainer(
-        **trainer_options(section),
+        **trainer_options(section, monitor),
         precision=section.precision,  # type: ignore[arg-type]
         max_epochs=recipe.schedule.epochs,
         accumulate_grad_batches=section.accumulate_grad_batches,
@@ -207,7 +218,7 @@ def build_callbacks(
     recipe: Recipe, folder: Path, quiet: bool = False, recipes: dict[Path, Recipe] | None = None
 ) -> list[Callback]:
     """Build the callbacks of a run. Lightning runs `CheckpointWriter` after all others."""
-    own: list[Callback] = [RandomState(recipe.seed)]
+    own: list[Callback] = [RandomState(recipe.seed), WholeWeights()]
     if recipe.trainer.max_time is not None:
         own.append(Clock(seconds(recipe.trainer.max_time)))
     if recipe.trainer.ema_decay is not None:

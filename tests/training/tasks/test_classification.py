@@ -175,8 +175,8 @@ def test_moco_groups_of_queries_and_keys_differ(colours: Path) -> None:
     none = torch.zeros(18, dtype=torch.int64)
     task.losses(photos, Batch(photos, none, none, none.bool()))
     assert groups == {
-        "queries": [[0, 3, 6], [1, 4, 7], [2, 5, 8]],
-        "keys": [[0, 1, 2], [3, 4, 5], [6, 7, 8]],
+        "queries": [[0, 1, 2], [3, 4, 5], [6, 7, 8]],
+        "keys": [[0, 3, 6], [1, 4, 7], [2, 5, 8]],
     }
     assert int(task.position) == 9
 

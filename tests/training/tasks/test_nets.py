@@ -49,7 +49,7 @@ def test_a_run_fits_the_codebook_and_resumes_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fraction", [0.0, 1.0])
 def test_gradients_reach_the_filter_only_without_quantisation(fraction: float) -> None:
     task = Nets(recipe(f"loss.quantised_fraction={fraction}"))  # type: ignore[arg-type]
-    task.project(torch.rand(2, 3, 32, 32)).square().sum().backward()
+    task.project_tiles(torch.rand(2, 3, 32, 32)).square().sum().backward()
     gradient = task.model.encoder.prefilter.last.weight.grad
     assert (gradient is not None and bool(gradient.any())) == (fraction == 0)
 

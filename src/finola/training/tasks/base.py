@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torchmetrics import MeanMetric
 
 from finola.config import nearest
@@ -19,6 +20,7 @@ from finola.training.config import Recipe
 from finola.training.data_module import Photos
 from finola.training.initial_weights import freeze, is_frozen, resolve_encoder
 from finola.training.optim import build_optimiser, lr_factor
+from finola.training.sharding import gather, shard
 
 
 class Diverged(RuntimeError):
@@ -51,6 +53,11 @@ class Task(LightningModule):
     @abstractmethod
     def build(recipe: Any, initialise: bool = True) -> nn.Module:
         """Build the model of a recipe. Without `initialise`, the weights of `model.weights` are not read."""
+
+    def configure_model(self) -> None:
+        """Divide the parameters among the processes if the strategy is FSDP, which is the one with a device mesh."""
+        if self.device_mesh is not None and not isinstance(self, FSDPModule):
+            shard(self, self.device_mesh["data_parallel"])
 
     def on_train_start(self) -> None:
         """Set modules with only frozen parameters to evaluation mode, to keep their batch-norm statistics fixed."""
@@ -102,7 +109,7 @@ class Task(LightningModule):
         Gradients are already synchronised, so all processes raise together.
         """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=None)
+        norm = gather(torch.nn.utils.get_total_norm(gradients, foreach=None))
         scaled = self.recipe.trainer.precision == "16-mixed"  # the gradient scaler skips infinite gradients
         if not bool(self._finite):
             raise self._diverged("loss")

@@ -59,8 +59,8 @@ class Contrast(Task):
     Retrieval is correct if the key most similar to a photo's query is that of its mirrored view, within a batch.
 
     Instead of the shuffling batch norm of the published code, queries and keys are computed in groups of
-    `moco.norm_batch_size` photos, each with its own batch-norm statistics: every n-th photo of the step for queries,
-    consecutive photos for keys. Photos are already in random order, so a random permutation is not needed, and the
+    `moco.norm_batch_size` photos, each with its own batch-norm statistics: consecutive photos of the step for queries,
+    every n-th photo for keys. Photos are already in random order, so a random permutation is not needed, and the
     groups do not depend on the number of processes.
     """
 
@@ -92,12 +92,13 @@ class Contrast(Task):
         first, second = images[0::2], images[1::2]
         photos = len(first)
         groups = max(1, photos // section.norm_batch_size)
-        queries = torch.stack([self.model(first[group::groups]) for group in range(groups)], 1).flatten(0, 1)
-        # The sampler gives photo i of a step to process i mod world.
-        in_order = _gathered(second).transpose(0, 1).flatten(0, 1)
-        own = in_order[rank * photos : (rank + 1) * photos]
-        keys = _gathered(torch.cat([self.model.keys(group) for group in own.chunk(groups)])).flatten(0, 1)
-        positive = (queries * keys[rank::world]).sum(1, keepdim=True)
+        queries = torch.cat([self.model(group) for group in first.chunk(groups)])
+        # The sampler gives consecutive photos of a step to each process.
+        of_step = _gathered(second).flatten(0, 1)
+        own = range(rank * groups, (rank + 1) * groups)
+        keys = _gathered(torch.stack([self.model.keys(of_step[group :: groups * world]) for group in own]))
+        keys = keys.flatten(0, 1).transpose(0, 1).flatten(0, 1)  # in the order of the step
+        positive = (queries * keys[rank * photos : (rank + 1) * photos]).sum(1, keepdim=True)
         logits = torch.cat([positive, queries @ self.queue.T.clone()], 1) / section.temperature
         target = torch.zeros(photos, dtype=torch.int64, device=logits.device)
         self._enqueue(keys)

@@ -1,7 +1,8 @@
-"""Networks on pixels around the exact waves of an elastic model, trained at random rates.
+"""Networks on pixels around the exact waves of a model, at random rates if it is elastic.
 
 Propagation and read-out of exact waves are linear and fixed, so a training step maps images to images: the network
-before the analysis, the projection of every tile onto its chosen components, and the network after the read-out.
+before the analysis, the projection onto the waves, for an elastic model onto the chosen components of every tile, and
+the network after the read-out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from finola.autoencoder import Autoencoder
 from finola.data import Batch, CentreCrop, PhotoDataset
 from finola.data.sources import evenly
 from finola.elastic import encoder_of
+from finola.encoders.waves import WaveEncoder
 from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
 from finola.model_zoo import create
 from finola.tiling import cut, join
@@ -34,7 +36,7 @@ LAMBDA = 0.12  # squared error in units of the squared step per bit
 
 
 class Nets(Task):
-    """Train the networks of an elastic model; validate with 4096 latents per 256×256 pixels."""
+    """Train the networks of a model with exact waves; an elastic one validates with 4096 latents per 256×256 pixels."""
 
     metric_names: ClassVar[tuple[str, ...]] = ("psnr", "ssim", "ms_ssim")
     model: Autoencoder
@@ -48,8 +50,8 @@ class Nets(Task):
         return model
 
     def prepare(self, photos: Photos) -> None:
-        """Fit the codebook to training photos, unless the model starts from trained weights."""
-        if self.recipe.model.weights is not None:
+        """Fit the codebook of an elastic model to training photos, unless it starts from trained weights."""
+        if self.recipe.model.weights is not None or not self.model.config.elastic:
             return
         codebook, tile = encoder_of(self.model).codebook, self.model.config.image_size
         source = photos.train.source
@@ -62,7 +64,7 @@ class Nets(Task):
         fit_codebook(codebook, torch.cat(parts), len(parts[0]), steps=self.recipe.codebook.steps)
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        linear = self.project(images)
+        linear = self.project_tiles(images) if self.model.config.elastic else self.project(images)
         out: Tensor = self.model.decoder.refinement(linear)  # type: ignore[operator]
         errors, linear_errors = ((x - images).square().flatten(1).mean(1) for x in (out, linear))
         return {"relative_error": (errors / (linear_errors.detach() + ERROR_FLOOR)).mean()}
@@ -71,6 +73,12 @@ class Nets(Task):
         return f"{-10 * math.log10(max(loss, 1e-12)):+.2f} dB"
 
     def project(self, images: Tensor) -> Tensor:
+        """Linear reconstructions of images of the model's size, filtered before the analysis."""
+        encoder = self.model.encoder
+        assert isinstance(encoder, WaveEncoder) and encoder.prefilter is not None
+        return encoder.synthesise(encoder.analyse(encoder.prefilter(images)))
+
+    def project_tiles(self, images: Tensor) -> Tensor:
         """Linear reconstructions of images whose sides are multiples of the tile, each at a random rate.
 
         Bases, lengths and quantised values are those of the images before the filter: otherwise the filter could lower
