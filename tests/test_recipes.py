@@ -34,7 +34,7 @@ def loaded(name: str) -> Recipe:
 def reduced(recipe: Recipe) -> Recipe:
     """Same type of model with few channels, a small map and a small encoder."""
     config = ModelConfig.parse(recipe.model.name)
-    encoder = config.encoder if config.is_waves else "test_resnet"
+    encoder = config.encoder if config.returns_q else "test_resnet"
     side = 64 if recipe.task == "masked" else 32  # a masked map is 1/16 of the image
     small = replace(config, encoder=encoder, channels=16, map_size=(4, 4), image_size=(side, side))
     return replace(recipe, model=replace(recipe.model, name=str(small)))
@@ -118,9 +118,9 @@ def test_every_paper_recipe_has_the_paper_s_settings_and_a_small_twin(row: str) 
     }
     assert {key: settings[key] for key in expected} == expected
     large, small = ModelConfig.parse(paper.model.name), ModelConfig.parse(twin.model.name)
-    assert large.image_size == (256, 256) and small.image_size == (64, 64)
-    assert small.cell == large.cell and small.channels * 16 == large.channels
-    assert (large.slim, small.slim) == (1, 16)
+    assert large.image_size == (256, 256) and small.image_size == (32, 32)
+    assert small.channels * 32 == large.channels and small.map_size <= large.map_size
+    assert (large.slim, small.slim) == (1, 8)
     same = ("paths", "start", "transition", "speeds", "position", "decoder")
     assert all(getattr(large, field) == getattr(small, field) for field in same)
 

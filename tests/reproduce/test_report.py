@@ -20,7 +20,11 @@ def results(claim: Claim, *psnr: tuple[float | None, ...]) -> dict[str, object]:
     rows = {}
     for row, values in zip(claim.rows, psnr, strict=False):
         seeds = {
-            str(seed): {"status": "finished", "images": 3200, **dict.fromkeys(claim.metrics, value)}
+            str(seed): {
+                "status": "diverged" if value is None else "finished",
+                "images": 3200,
+                **dict.fromkeys(claim.metrics, value),
+            }
             for seed, value in enumerate(values)
         }
         rows[row.name] = {"recipe": "r", "model": "mf-w720/4x1@4:64", "paper": row.paper(), "seeds": seeds}
@@ -51,6 +55,17 @@ def test_the_page_shows_verdict_margin_noise_images_minutes_and_machine(tmp_path
     assert "20.05 ± 0.07 | 21.6 |" in page and "2 of 2 diverged" in page
     assert "4 runs, 4 minutes in all, on a CPU" in page and "3,200 images seen per run" in page
     assert f"**{NEEDS_DATA}** (ImageNet-1K and COCO 2017)" in page
+
+
+def test_curves_are_shown_over_images_seen(tmp_path: Path) -> None:
+    result = results(CLAIMS["wave-start"], (20.0, 20.2), (21.0, 21.2), (22.0, 22.2), (23.0, 23.2))
+    for row in result["rows"].values():  # type: ignore[attr-defined]
+        for seed in row["seeds"].values():
+            seed["curve"] = [[1600, seed["psnr"] - 1], [3200, seed["psnr"]]]
+    store(tmp_path, result)
+    page = generate(tmp_path)
+    assert "| images seen | 1,600 | 3,200 |" in page
+    assert "| wave start, C = 64 | 20.10 | 21.10 |" in page
 
 
 @pytest.mark.parametrize(

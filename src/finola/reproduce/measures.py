@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finola.files import write_text
+from finola.training.config import Recipe
 
 MEASURED = "measured.json"
 """File of computed metrics in a run directory."""
@@ -44,6 +45,18 @@ def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
     if missing:
         write_text(path, json.dumps(found, indent=1) + "\n")
     return {name: found[name] for name in wanted}
+
+
+def validation_curve(run: Path, recipe: Recipe) -> list[tuple[int, float]]:
+    """Images seen and PSNR of every validation of a run; the first may precede training."""
+    from finola.training.reporting import CURVE, read_curve
+
+    rows = [row for row in read_curve(run / CURVE) if "val/psnr" in row]
+    steps = [int(row["step"]) + 1 for row in rows]
+    if recipe.trainer.validate_first and steps:
+        steps[0] = 0
+    psnr = (float(f"{row['val/psnr']:.{DIGITS}g}") for row in rows)
+    return [(step * recipe.data.batch_size, value) for step, value in zip(steps, psnr, strict=True)]
 
 
 def minutes(run: Path) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finola.paper import cite
+from finola.recipes.table import TWIN
 from finola.reproduce.claims import CLAIMS, Claim
 from finola.reproduce.statements import DEFINITION, RUNS, STATEMENTS
 from finola.reproduce.verdicts import NEEDS_DATA, NOISE_FACTOR, NOT_RUN, Verdict, verdict
@@ -32,8 +33,9 @@ finola reproduce all --data imagenet/ --scale paper
 ```
 
 At scale `paper` the runs are those of the paper, on ImageNet-1K. At scale `cpu` they are small twins, `cpu/…`, on
-images of 64 pixels, with one thread each. Absolute values of the two scales are not comparable. For tables that need
-data we do not ship, `--dry-run` prints the commands that train their rows.
+images of {TWIN.image_size} pixels, with one thread each; [readings.md](readings.md) says how they were chosen.
+Absolute values of the two scales are not comparable. For tables that need data we do not ship, `--dry-run` prints the
+commands that train their rows.
 """
 
 
@@ -103,7 +105,8 @@ def _quotes(claim: Claim, metric: str) -> bool:
 def _mean(seeds: Sequence[dict[str, Any]], metric: str) -> str:
     values = [run[metric] for run in seeds if run[metric] is not None]
     lost = len(seeds) - len(values)
-    diverged = f"{lost} of {len(seeds)} diverged" if lost else ""
+    reason = "diverged" if any(run["status"] == "diverged" for run in seeds) else "not finite"
+    diverged = f"{lost} of {len(seeds)} {reason}" if lost else ""
     if not values:
         return diverged
     mean = number(statistics.fmean(values), metric)
@@ -170,7 +173,24 @@ def _details(claim: Claim, result: dict[str, Any], times: dict[str, Any]) -> lis
         "|---" * len(columns) + "|",
         *(f"| {' | '.join(line)} |" for line in cells),
         "",
+        *_curves(result),
         f"{data['train']:,} training and {data['val']:,} validation photos of {data['name']}; {shown} images seen per "
         f"run; {len(runs)} runs, {spent:.0f} minutes in all, on {times.get('machine', 'an unknown machine')}.",
         "",
     ]
+
+
+def _curves(result: dict[str, Any]) -> list[str]:
+    """Table of PSNR over images seen, the mean over seeds, of the rows that have curves."""
+    curves = {
+        name: [dict(run["curve"]) for run in row["seeds"].values() if run.get("curve")]
+        for name, row in result["rows"].items()
+    }
+    counts = sorted({images for seeds in curves.values() for seed in seeds for images in seed})
+    if not counts:
+        return []
+    lines = [f"| images seen | {' | '.join(f'{count:,}' for count in counts)} |", "|---" * (len(counts) + 1) + "|"]
+    for name, seeds in curves.items():
+        means = [[seed[count] for seed in seeds if count in seed] for count in counts]
+        lines.append(f"| {name} | {' | '.join(number(statistics.fmean(m), 'psnr') if m else '' for m in means)} |")
+    return [*lines, ""]

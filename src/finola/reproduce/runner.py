@@ -61,13 +61,15 @@ def plan(row: Row, scale: str, seed: int, data: str | None = None, runs: Path = 
 
     >>> from finola.reproduce.claims import CLAIMS
     >>> plan(CLAIMS["channels"].rows[0], "paper", seed=1).command[:4]
-    ('finola', 'train', 'paper/channels/64', 'seed=1')
+    ('finola', 'train', 'paper/channels/256', 'seed=1')
     """
     name = canonical(row.recipe.format(scale=scale))
     overrides = list(row.overrides)
-    if scale == "cpu" and row.twin:
-        model = replace(ModelConfig.parse(load_recipe(name).model.name), **row.twin)
-        overrides.append(f"model.name={model}")
+    if scale == "cpu":
+        overrides += row.cpu_overrides
+        if row.twin:
+            model = replace(ModelConfig.parse(load_recipe(name).model.name), **row.twin)
+            overrides.append(f"model.name={model}")
     overrides += [f"seed={seed}", *([] if data is None else [f"data.path={data}"]), *SCALES[scale].overrides]
     recipe = load_recipe(name, overrides)
     settings = {key: value for key, value in settings_of(recipe).items() if not key.startswith(WITHOUT_EFFECT)}
@@ -99,7 +101,7 @@ def describe_data(path: str | None) -> dict[str, Any]:
     digest = hashlib.sha256()
     for source in parts.values():
         for index in range(len(source)):
-            digest.update(f"{source.name(index)}\n".encode())
+            digest.update(f"{source.name(index)}\n".encode(errors="surrogateescape"))
     name = Path(path or os.environ["FINOLA_DATA"]).name
     return {"name": name, **{split: len(source) for split, source in parts.items()}, "digest": digest.hexdigest()[:12]}
 
@@ -226,7 +228,7 @@ def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
 def _store(claim: Claim, scale: str, jobs: Sequence[Job], data: dict[str, Any], results: Path) -> dict[str, Any]:
     """Write the results of a claim, and its times in a second file, which differ from run to run."""
     from finola.files import write_text
-    from finola.reproduce.measures import machine, measure, minutes
+    from finola.reproduce.measures import machine, measure, minutes, validation_curve
 
     rows: dict[str, dict[str, Any]] = {}
     times: dict[str, dict[str, float]] = {}
@@ -238,6 +240,8 @@ def _store(claim: Claim, scale: str, jobs: Sequence[Job], data: dict[str, Any], 
         row = rows.setdefault(job.row.name, {**facts, "seeds": {}})
         images = summary["step"] * job.recipe.data.batch_size
         found = {"status": summary["status"], "images": images, **measure(job.folder, claim.metrics)}
+        if claim.curve:
+            found["curve"] = validation_curve(job.folder, job.recipe)
         row["seeds"][str(job.seed)] = found
         times.setdefault(job.row.name, {})[str(job.seed)] = minutes(job.folder)
     result = {"claim": claim.name, "scale": scale, "data": data, "rows": rows}

@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> None:
     elif args.dry_run and (names := recipes_without_claim(args.label)):
         _print_commands([f"finola train {name}" for name in names], args.json)
     elif args.dry_run:
-        _dry_run(find_claims(args.label), args)
+        _dry_run(find_claims(args.label, args.scale), args)
     else:
-        _reproduce(find_claims(args.label), args)
+        _reproduce(find_claims(args.label, args.scale), args)
 
 
 def _list(args: argparse.Namespace) -> None:
