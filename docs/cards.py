@@ -21,7 +21,8 @@ DESCRIPTIONS = {
     "pixels before the analysis and after the read-out of exact plane waves.",
     "tile64": "64×64 tiles, one vector q of 256 channels each, propagated to a 16×16 map; decoded across tiles.",
     "tile64-512": "`tile64` with 512 channels: higher quality with twice the latents.",
-    "photo256": "A whole 256×256 photo from **one** vector of 1024 channels, propagated to a 16×16 map.",
+    "photo256": "A whole 256×256 photo from **one** vector of 3072 channels: exact plane waves on a 16×16 map, with "
+    "networks on pixels before the analysis and after the read-out.",
     "paper64": "The paper's architecture from random weights, on images of 64×64 pixels: Mobile-Former W720, attention "
     "pooling to one vector of 256 channels, FINOLA on an 8×8 map, a linear decoder.",
     "masked-b-w720": "Mobile-Former W720 pre-trained with masked FINOLA-B, and a tran-1 head for ten classes.",
@@ -42,7 +43,7 @@ STAGES = {
 CURVES = {"paper64": "compare-photos256-64-160.json"}
 """Comparisons in results/ with the KLT on the val photos of a run, for the plot of its curve."""
 STAGES_HEAD = """The weights were made with these settings, one stage after the other, on two shared CPU cores.
-Recipes of the package may have changed since.
+`finola train FILE` repeats a stage in a checkout of the repository.
 
 | settings | steps | images per step | minutes | seed |
 |---|---|---|---|---|
@@ -101,8 +102,8 @@ def _training(name: str, stages: dict[str, tuple[dict[str, Any], dict[str, Any]]
 
 def _metrics(name: str) -> str:
     rows = []
-    for file in sorted(RESULTS.glob(f"evaluate-{name}-*.json")):
-        found = json.loads(file.read_text())
+    files = [json.loads(file.read_text()) for file in sorted(RESULTS.glob(f"evaluate-{name}-*.json"))]
+    for found in sorted(files, key=lambda found: (found.get("effort") or 0, found.get("latents") or 0)):
         if found["model"] != name:  # the pattern of tile64 also matches tile64-512
             continue
         options = {"crop": "--crop", "latents": "--latents", "per_tile": "--per-tile", "effort": "--effort"}

@@ -100,18 +100,6 @@ def test_gradient_checkpointing_changes_no_gradient():
         assert torch.allclose(plain, recomputed, rtol=1e-3, atol=1e-4 * plain.abs().max().item() + 1e-7)
 
 
-@pytest.mark.parametrize("name", [TINY, "waves/16x1@4:16"])
-def test_both_halves_export(name):
-    model = tiny(name).requires_grad_(False)
-    encode, decode = model.halves()
-    images = torch.rand(2, 3, *model.config.image_size)
-    q = model.encode(images)
-    encoded = torch.export.export(encode, (images,)).module()(images)
-    decoded = torch.export.export(decode, (q,)).module()(q)
-    assert torch.allclose(encoded, q, atol=1e-5)
-    assert torch.allclose(decoded, model.decode(model.propagate(q)), atol=1e-5)
-
-
 def test_float64():
     images = torch.rand(1, 3, 32, 32)
     model = tiny(TINY + "+patch")

@@ -62,6 +62,11 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         if config.is_exact:  # the matrices are not stored: they follow from the waves
             self.register_load_state_dict_post_hook(_set_waves)  # type: ignore[no-untyped-call]
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights, on which images must be."""
+        return next(self.parameters()).device
+
     def _freeze_unused(self, transition: Transition, starts: list[tuple[int, int]]) -> None:
         """Freeze parameters of unused directions, such as left and up when starting at the top-left corner."""
         height, width = self.config.map_size
@@ -181,24 +186,10 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         """
         return fold_norms(self)
 
-    def halves(self) -> tuple[nn.Module, nn.Module]:
-        """Return two modules, images → q and q → images, that `torch.export` can export separately."""
-        return _Half(self, self.encode), _Half(self, lambda q: self.decode(self.propagate(q)))
-
 
 def _set_waves(model: nn.Module, _: object) -> None:
     assert isinstance(model, Autoencoder)
     initialise_waves(model)
-
-
-class _Half(nn.Module):
-    def __init__(self, model: Autoencoder, run: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.model = model
-        self.run = run
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(x)
 
 
 def position_embedding(channels: int, size: tuple[int, int]) -> Tensor:

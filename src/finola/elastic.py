@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from finola import tiling
 from finola.config import DEFAULT_LATENTS
 from finola.encoders.elastic import ElasticEncoder
 from finola.errors import InputError
-from finola.tiling import Block, Size, blocks, cut, grid_of, join, pad_to_multiple
+from finola.tiling import Block, Size, blocks, cut, grid_of, join, pad_to_multiple, tile_indices
 from finola.wave.codebook import NUMBER_BITS, REFERENCE_PIXELS, Latents
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ BLOCK = 1024  # tiles processed together
 EFFORTS = (0, 2, 4, 6, 9, 12, 18, 26, 38, 60)  # gradient steps of effort 0 … 9
 STRIDE = 0.9  # initial step size; the Jacobian of the decoder is close to the identity
 
-Reader = Callable[[int, int, int, int], Tensor]  # top, bottom, left, right → pixels (3, h, w) in [0, 1]
+Reader = Callable[[int, int, int, int], Tensor]
+"""top, bottom, left, right → pixels (3, h, w) in [0, 1] on the device of the model."""
 
 
 def encoder_of(model: Autoencoder) -> ElasticEncoder:
@@ -40,14 +42,14 @@ def coordinates(model: Autoencoder, read: Reader, size: Size, *, prefilter: bool
     encoder = encoder_of(model)
     tile = model.config.image_size
     grid = grid_of(size, tile)
-    p = torch.empty(grid[0], grid[1], encoder.codebook.bases.shape[1])
+    p = torch.empty(grid[0], grid[1], encoder.codebook.bases.shape[1], device=model.device)
     near = neighbours(encoder.prefilter.reach, tile) if prefilter else 0
     for block in blocks(grid, BLOCK, near):
         region = _read(read, block, size, tile)
         tiles, shape = cut(_own(encoder.prefilter(region) if prefilter else region, block, tile), tile)
-        p[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop] = (
-            encoder.codebook.coordinates(tiles).unflatten(0, shape).cpu()
-        )
+        p[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop] = encoder.codebook.coordinates(
+            tiles
+        ).unflatten(0, shape)
     return p.flatten(0, 1)
 
 
@@ -137,7 +139,7 @@ def check_effort(effort: int) -> None:
 def decode(model: Autoencoder, latents: Latents, size: Size) -> Tensor:
     """Decode the latents of all tiles of a photo of `size` to an image (3, H, W)."""
     codebook = encoder_of(model).codebook
-    image = torch.empty(3, *size)
+    image = torch.empty(3, *size, device=model.device)
 
     def part(indices: Tensor) -> Tensor:
         return codebook.decode(latents.values[indices], latents.bases[indices])
@@ -157,8 +159,9 @@ def decode_blocks_of(
     tile = model.config.image_size
     grid = grid_of(size, tile)
     for block in blocks(grid, BLOCK, _context(model)):
-        decoded = _decode_block(model, part(_indices(block, grid[1])), block)
-        rows, columns = _pixels(block, size, tile)
+        p = part(tile_indices(block.near_rows, block.near_columns, grid[1]))
+        decoded = _own(_decode_tiles(model, p, (len(block.near_rows), len(block.near_columns))), block, tile)[0]
+        rows, columns = block.pixels(size, tile)
         yield rows, columns, decoded[:, : rows.stop - rows.start, : columns.stop - columns.start]
 
 
@@ -167,16 +170,14 @@ def _context(model: Autoencoder) -> int:
     return neighbours(model.decoder.refinement.reach, model.config.image_size)  # type: ignore[union-attr, arg-type]
 
 
-def _decode_block(model: Autoencoder, p: Tensor, block: Block) -> Tensor:
-    """Decode the tiles p of a block and its neighbours to the pixels (3, h, w) of the block.
+def _decode_tiles(model: Autoencoder, p: Tensor, grid: Size) -> Tensor:
+    """Decode the tiles p of a rectangle of `grid` tiles to its pixels (1, 3, h, w).
 
     Propagation and read-out of exact waves are linear, so they are computed as one matrix product.
     """
-    tile = model.config.image_size
-    tiles = encoder_of(model).codebook.tiles(p, tile)
-    linear = join(tiles, (len(block.near_rows), len(block.near_columns)))
-    decoded: Tensor = model.decoder.refinement(linear)  # type: ignore[operator]
-    return _own(decoded, block, tile)[0]
+    tiles = encoder_of(model).codebook.tiles(p, model.config.image_size)
+    decoded: Tensor = model.decoder.refinement(join(tiles, grid))  # type: ignore[operator]
+    return decoded
 
 
 def refine(model: Autoencoder, image: Tensor, latents: Latents, steps: int) -> Latents:
@@ -185,7 +186,7 @@ def refine(model: Autoencoder, image: Tensor, latents: Latents, steps: int) -> L
     A step that increases the error is rejected, and the step size is halved. Bases and lengths do not change.
     """
     codebook = encoder_of(model).codebook
-    mask = torch.arange(latents.values.shape[1]) < latents.length[:, None]
+    mask = torch.arange(latents.values.shape[1], device=model.device) < latents.length[:, None]
 
     def read(top: int, bottom: int, left: int, right: int) -> Tensor:
         return image[:, top:bottom, left:right]
@@ -209,21 +210,12 @@ def refine(model: Autoencoder, image: Tensor, latents: Latents, steps: int) -> L
 
 def error_and_gradient(model: Autoencoder, read: Reader, size: Size, p: Tensor) -> tuple[float, Tensor]:
     """Half the squared error of a photo decoded from coordinates p (T, D), and its gradient with respect to p."""
+
+    def decode_tiles(p: Tensor, grid: Size) -> Tensor:
+        return _decode_tiles(model, p, grid)
+
     tile = model.config.image_size
-    grid = grid_of(size, tile)
-    gradient, total = torch.zeros_like(p), 0.0
-    for block in blocks(grid, BLOCK, _context(model)):
-        indices = _indices(block, grid[1])
-        rows, columns = _pixels(block, size, tile)
-        target = read(rows.start, rows.stop, columns.start, columns.stop)
-        with torch.enable_grad():
-            own = p[indices].requires_grad_()
-            decoded = _decode_block(model, own, block).clamp(0, 1)
-            error = (decoded[:, : target.shape[1], : target.shape[2]] - target).square().sum() / 2
-            (slope,) = torch.autograd.grad(error, own)
-        gradient[indices] += slope
-        total += float(error.detach())
-    return total, gradient
+    return tiling.error_and_gradient(decode_tiles, read, size, tile, p, most=BLOCK, near=_context(model))
 
 
 def neighbours(reach: int, tile: Size) -> int:
@@ -242,14 +234,3 @@ def _own(region: Tensor, block: Block, tile: Size) -> Tensor:
     y = (block.rows.start - block.near_rows.start) * tile[0]
     x = (block.columns.start - block.near_columns.start) * tile[1]
     return region[..., y : y + len(block.rows) * tile[0], x : x + len(block.columns) * tile[1]]
-
-
-def _pixels(block: Block, size: Size, tile: Size) -> tuple[slice, slice]:
-    """Rows and columns of pixels of a block, clipped to the photo."""
-    rows = slice(block.rows.start * tile[0], min(block.rows.stop * tile[0], size[0]))
-    return rows, slice(block.columns.start * tile[1], min(block.columns.stop * tile[1], size[1]))
-
-
-def _indices(block: Block, across: int) -> Tensor:
-    """Row-major indices of the tiles of a block and its neighbours in a grid with `across` columns."""
-    return (torch.tensor(block.near_rows)[:, None] * across + torch.tensor(block.near_columns)).flatten()

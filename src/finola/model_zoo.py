@@ -25,6 +25,7 @@ from finola.hub import (
 from finola.paper import cite
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from finola.autoencoder import Autoencoder
@@ -126,6 +127,49 @@ def load_detector(name: str | Path) -> Detector | Segmenter:
     from finola.heads.mask_rcnn import Segmenter
 
     return (Segmenter if model_type(folder) == "segmenter" else Detector).from_pretrained(folder)
+
+
+def load_model(name: str | Path) -> nn.Module:
+    """Load a model of any type: an autoencoder, a masked model, a classifier, a detector or a segmenter.
+
+    >>> type(load_model("masked-b-w720")).__name__
+    'Classifier'
+    """
+    kind = model_type(name)
+    if kind == "masked":
+        from finola.masked import MaskedFinola
+
+        return MaskedFinola.from_pretrained(name)
+    if kind == "encoder":
+        return load_encoder(name)
+    loaders = {"classifier": load_classifier, "detector": load_detector, "segmenter": load_detector}
+    return loaders.get(kind or "", load)(name)
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Device by name; `auto` is CUDA, otherwise Apple's MPS, otherwise the CPU.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name not in (*available, "auto"):
+        raise UnknownNameError(f"Unknown device {name!r}; use auto, {', '.join(available)}.")
+    found = next(kind for kind, there in available.items() if there) if name == "auto" else name
+    if not available[found]:
+        raise InputError(f"Device {found}: PyTorch finds no such device here. Use auto or cpu.")
+    return torch.device(found)
+
+
+def check_name(name: str | Path) -> None:
+    """Raise MissingFileError unless there is a model of this name; PyTorch is not imported.
+
+    >>> check_name("tile32")
+    """
+    if resolve(name) is None and "@" not in full_name(str(name)) and str(name) not in MOBILE_FORMERS:
+        raise _not_found(name)
 
 
 def _not_found(name: str | Path, *wanted: str) -> MissingFileError:

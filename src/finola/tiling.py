@@ -60,13 +60,17 @@ def join(tiles: Tensor, grid: Size, size: Size | None = None) -> Tensor:
     """
     rows, columns = grid
     _, channels, height, width = tiles.shape
-    if tiles.is_contiguous(memory_format=torch.channels_last) and not tiles.is_contiguous():
+    if not torch.compiler.is_exporting() and _is_channels_last(tiles):  # a graph is the same for all memory formats
         tiles = tiles.permute(0, 2, 3, 1).reshape(-1, rows, columns, height, width, channels).transpose(2, 3)
         joined = tiles.reshape(-1, rows * height, columns * width, channels).permute(0, 3, 1, 2)
     else:
         tiles = tiles.reshape(-1, rows, columns, channels, height, width).permute(0, 3, 1, 4, 2, 5)
         joined = tiles.reshape(-1, channels, rows * height, columns * width)
     return joined if size is None else joined[..., : size[0], : size[1]]
+
+
+def _is_channels_last(tiles: Tensor) -> bool:
+    return tiles.is_contiguous(memory_format=torch.channels_last) and not tiles.is_contiguous()
 
 
 def grid_of(size: Size, tile: Size) -> Size:
@@ -105,6 +109,11 @@ class Block(NamedTuple):
     columns: range
     near_rows: range
     near_columns: range
+
+    def pixels(self, size: Size, tile: Size) -> tuple[slice, slice]:
+        """Rows and columns of pixels without neighbours, clipped to an image of `size`."""
+        rows = slice(self.rows.start * tile[0], min(self.rows.stop * tile[0], size[0]))
+        return rows, slice(self.columns.start * tile[1], min(self.columns.stop * tile[1], size[1]))
 
 
 def blocks(grid: Size, most: int = BLOCK, near: int = 1) -> Iterator[Block]:
@@ -192,24 +201,28 @@ def error_and_gradient(
     size: Size,
     tile: Size,
     latents: Tensor,
+    *,
+    most: int = BLOCK,
+    near: int = 1,
 ) -> tuple[float, Tensor]:
     """Half the squared error of a photo of `size` decoded from the latents (T, …) of its tiles, and its gradient.
 
-    `decode(latents, grid)` returns the image (1, 3, h, w) of a rectangle of tiles; blocks are decoded with one tile of
-    context per side. `read(top, bottom, left, right)` returns that region of the photo, (3, h, w) in [0, 1].
+    `decode(latents, grid)` returns the image (1, 3, h, w) of a rectangle of tiles; blocks of `most` tiles are decoded
+    with `near` tiles of context per side. `read(top, bottom, left, right)` returns that region of the photo, (3, h, w)
+    in [0, 1], on the device of the decoded image.
     """
     grid = grid_of(size, tile)
     gradient, total = torch.zeros_like(latents), 0.0
-    for block in blocks(grid):
+    for block in blocks(grid, most, near):
         indices = tile_indices(block.near_rows, block.near_columns, grid[1])
-        top, bottom = block.rows.start * tile[0], min(size[0], block.rows.stop * tile[0])
-        left, right = block.columns.start * tile[1], min(size[1], block.columns.stop * tile[1])
+        rows, columns = block.pixels(size, tile)
         y, x = block.near_rows.start * tile[0], block.near_columns.start * tile[1]
-        target = read(top, bottom, left, right)
+        target = read(rows.start, rows.stop, columns.start, columns.stop)
         with torch.enable_grad():
             own = latents[indices].detach().requires_grad_()
             decoded = decode(own, (len(block.near_rows), len(block.near_columns)))[0].clamp(0, 1)
-            error = (decoded[:, top - y : bottom - y, left - x : right - x] - target).square().sum() / 2
+            own_pixels = decoded[:, rows.start - y : rows.stop - y, columns.start - x : columns.stop - x]
+            error = (own_pixels - target).square().sum() / 2
             (slope,) = torch.autograd.grad(error, own)
         gradient[indices] += slope
         total += float(error.detach())

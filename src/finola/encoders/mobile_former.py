@@ -1,6 +1,7 @@
-"""Mobile-Former encoders W720 … W5760: a mobile CNN and six global tokens in parallel (table mf-enc-achs).
+"""Mobile-Former encoders W720 … W5760: a mobile CNN and six global tokens in parallel, Table 11
+(table:appendix:mf-enc-achs).
 
-At 800×1333, `with_tokens` of W720, W1440 and W2880 needs 5.51, 20.24 and 77.43 G multiply–adds, including attention
+At 1333×800, `with_tokens` of W720, W1440 and W2880 needs 5.51, 20.24 and 77.43 G multiply–adds, including attention
 products (5.6, 20.4 and 77.5 G in the paper).
 """
 

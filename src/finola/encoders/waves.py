@@ -159,6 +159,26 @@ class WaveEncoder(nn.Module):
         """Least-squares wave coordinates before refinement: (N, size)."""
         return _by_colour(self.correlations(images), list(self.analysis)) * self.basis.gain
 
+    def synthesise(self, coordinates: Tensor) -> Tensor:
+        """Images (N, 3, H, W) of wave coordinates (N, size): what the recurrence and the exact read-out compute.
+
+        The adjoint of `correlations`: two small matrix products instead of a recurrence over the map.
+
+        >>> encoder = WaveEncoder(ModelConfig.parse("waves/64x1@4:16"))
+        >>> images = encoder.synthesise(encoder.analyse(torch.rand(1, 3, 16, 16)))
+        >>> torch.allclose(encoder.synthesise(encoder.analyse(images)), images, atol=0.02)  # except for the ridge
+        True
+        """
+        rows, columns = len(self.row_waves), self.column_waves.shape[1]
+        amplitudes = coordinates / self.basis.gain
+        table = amplitudes.new_zeros(amplitudes.shape[0], 3 * rows * columns)
+        table = table.index_add(1, self.terms[0], amplitudes)
+        table = table.index_add(1, self.terms[1], self.signs * amplitudes)
+        along_y = self.row_waves.T @ table.unflatten(1, (3, rows, columns))  # (N, 3, H, 2·|u|)
+        mixed = along_y @ self.column_waves.T  # (N, 3, H, W)
+        images: Tensor = (self.colour_mix.T @ mixed.flatten(2)).unflatten(2, mixed.shape[2:]) + 0.5
+        return images
+
     def fit_into_sphere(self, picture: Tensor) -> Tensor:
         """Project coordinates (N, size) outside the sphere into it with the smallest change of the image.
 
@@ -167,18 +187,29 @@ class WaveEncoder(nn.Module):
         scaling y would reduce the contrast instead.
         """
         limit = WITHIN * self.config.channels**0.5
-        if torch.compiler.is_exporting() or not bool((outside := picture.norm(dim=1) > limit).any()):
+        outside = picture.norm(dim=1) > limit
+        if torch.compiler.is_exporting():  # a graph has no branches
+            return torch.where(outside[:, None], self._shrink(picture, limit), picture)
+        if not bool(outside.any()):
             return picture
+        return picture.index_put((outside,), self._shrink(picture[outside], limit))
+
+    def _shrink(self, picture: Tensor, limit: float) -> Tensor:
+        """Ridge regression whose coordinates have the norm `limit`."""
         vectors, values = self._directions(picture)
-        y = _by_colour(picture[outside], vectors)
+        y = _by_colour(picture, vectors)
         squares = y.detach().square()
-        low, high = (squares.new_full((len(y), 1), edge) for edge in (-12.0, 12.0))  # log₁₀ μ
+        low, high = (squares.new_full((y.shape[0], 1), edge) for edge in (-12.0, 12.0))  # log₁₀ μ
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
             norm = (squares / (1 + 10**middle * values).square()).sum(1, keepdim=True).sqrt()
             low, high = torch.where(norm > limit, middle, low), torch.where(norm > limit, high, middle)
         y = y / (1 + 10**high * values)
-        return picture.index_put((outside,), _by_colour(y, [E.T for E in vectors]))
+        return _by_colour(y, [E.T for E in vectors])
+
+    def prepare_export(self) -> None:
+        """Compute what must not be computed while a graph is traced."""
+        self._directions(self.column_waves)
 
     def _directions(self, like: Tensor) -> tuple[list[Tensor], Tensor]:
         """Eigenvectors of the Gram matrix of each colour, and all inverse eigenvalues, scaled to a maximum of 1."""

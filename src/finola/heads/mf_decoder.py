@@ -195,7 +195,7 @@ class MobileFormerDecoder(nn.Module):
 
     def forward(self, eighth: Tensor, sixteenth: Tensor, shares: Tensor | None = None) -> Predictions:
         """Predict from maps (N, C, H/8, W/8) and (N, C, H/16, W/16); fractions `shares` (N, 2) are not padding."""
-        queries = self.queries.expand(len(sixteenth), -1, -1)
+        queries = self.queries.expand(sixteenth.shape[0], -1, -1)
         tokens, outputs = queries, []
         x = self.down(sixteenth)
         for stage, blocks in enumerate(self.blocks):

@@ -73,7 +73,7 @@ class Codebook(nn.Module):
     @property
     def side_bits(self) -> float:
         """Bits of the index and the length of one tile, with a code of fixed length."""
-        return math.log2(len(self.bases) * len(self.lengths))
+        return side_bits(len(self.bases), len(self.lengths))
 
     def coordinates(self, tiles: Tensor) -> Tensor:
         """Project tiles (T, 3, H, W) onto the span of the waves: p (T, D)."""
@@ -106,12 +106,9 @@ class Codebook(nn.Module):
                 raise InputError(
                     f"A tile cannot have {length} latents; possible are {', '.join(map(str, self.lengths.tolist()))}."
                 )
-            number = int(allowed[-1])
-            choice = errors[..., number].argmin(1) * len(self.lengths) + number
-        else:
-            side = math.ceil(len(p) * self.side_bits / NUMBER_BITS)
-            choice = allocate(errors.flatten(1), self.lengths.repeat(len(self.bases)), (budget or math.inf) - side)
-        return choice // len(self.lengths), self.lengths[choice % len(self.lengths)]
+            index = errors[..., int(allowed[-1])].argmin(1)
+            return index, torch.full_like(index, length)
+        return share_out(errors, self.lengths, budget or math.inf)
 
     def encode(self, p: Tensor, index: Tensor, length: Tensor) -> Latents:
         """Latents of tiles p (T, D) with given bases and lengths."""
@@ -132,6 +129,22 @@ class Codebook(nn.Module):
         counts = index.bincount(minlength=len(matrices)).tolist()
         products = [part @ matrix for part, matrix in zip(rows[order].split(counts), matrices, strict=True)]
         return torch.cat(products)[order.argsort()]
+
+
+def side_bits(bases: int, lengths: int) -> float:
+    """Bits of the index and the length of one tile, with a code of fixed length."""
+    return math.log2(bases * lengths)
+
+
+def share_out(errors: Tensor, lengths: Tensor, budget: float) -> tuple[Tensor, Tensor]:
+    """Basis and length of each tile (T,) of a photo with at most `budget` numbers, side information included.
+
+    `errors` (T, G, K) are the squared errors of every basis and length, `lengths` (K,) the lengths.
+    """
+    tiles, bases, count = errors.shape
+    side = math.ceil(tiles * side_bits(bases, count) / NUMBER_BITS)
+    choice = allocate(errors.flatten(1), lengths.repeat(bases), budget - side)
+    return choice // count, lengths[choice % count]
 
 
 def allocate(errors: Tensor, lengths: Tensor, budget: float) -> Tensor:
