@@ -364,7 +364,7 @@ def test_model_name_in_a_file_never_selects_a_folder(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     opened: list[str] = []
-    monkeypatch.setattr("finola.codec.codec.load_codec", lambda word: opened.append(word))
+    monkeypatch.setattr("finola.codec.codec.codec_on", lambda word: opened.append(word))
     with pytest.raises(InputError, match=name):
         decompress(dataclasses.replace(read_container(FROZEN), model=name).pack())
     assert not opened

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -131,7 +132,10 @@ def _inverse(synthesis: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CodecModel:
-    """A model with its calibration, and the name and hash that identify it in a file."""
+    """A model with its calibration, and the name and hash that identify it in a file.
+
+    Images, latents and coefficients are on the CPU; the model may be on any device.
+    """
 
     id: str
     hash: bytes
@@ -141,11 +145,11 @@ class CodecModel:
 
     def latents(self, tiles: Tensor) -> Tensor:
         """Tiles (T, 3, h, w) → latents (T, D): q, or for a wave model only the coordinates of q in its basis."""
-        return to_latents(self.model, self.model.encode(tiles))
+        return to_latents(self.model, self.model.encode(tiles.to(self.model.device))).cpu()
 
     def maps(self, latents: Tensor) -> Tensor:
-        """Latents (T, D) → z (T, C, H, W)."""
-        return self.model.propagate(to_q(self.model, latents))
+        """Latents (T, D) → z (T, C, H, W) on the device of the model."""
+        return self.model.propagate(to_q(self.model, latents.to(self.model.device)))
 
 
 def to_latents(model: Autoencoder, q: Tensor) -> Tensor:
@@ -176,6 +180,21 @@ class ElasticCodec:
     model: Autoencoder
     coder: ElasticCoder
     former_hash: None = None
+
+
+def codec_on(word: str, device: str | torch.device) -> CodecModel | ElasticCodec:
+    """`load_codec` with the model on a device."""
+    device = torch.device(device)
+    return load_codec(word) if device.type == "cpu" else _moved(word, device)
+
+
+@lru_cache(maxsize=2)
+def _moved(word: str, device: torch.device) -> CodecModel | ElasticCodec:
+    codec = load_codec(word)
+    model = deepcopy(codec.model).to(device)
+    if isinstance(codec, ElasticCodec):
+        return replace(codec, model=model, coder=replace(codec.coder, model=model))
+    return replace(codec, model=model)
 
 
 @lru_cache(maxsize=4)
@@ -236,8 +255,8 @@ def calibrate(model: Autoencoder, batches: Iterable[Tensor], *, plain: bool = Fa
     model = model.eval()
     latents, sample = [], None
     for tiles in batches:
-        q = model.encode(tiles)
-        latents.append(to_latents(model, q).double())
+        q = model.encode(tiles.to(model.device))
+        latents.append(to_latents(model, q).cpu().double())
         sample = q[:SAMPLES] if sample is None else sample
     if sample is None or sum(map(len, latents)) < 16:
         raise InputError(f"Calibration requires at least 16 tiles, got {sum(map(len, latents))}; use more photos.")
@@ -271,11 +290,11 @@ def _pixel_metric(model: Autoencoder, latents: Tensor) -> Tensor:
     metric = torch.zeros(size, size, dtype=torch.float64)
     for one in latents:
         slopes = []
-        for part in torch.eye(size).split(64):
+        for part in torch.eye(size, device=latents.device).split(64):
             up, down = (model.decode(model.propagate(to_q(model, one + sign * scale * part))) for sign in (1, -1))
             slopes.append(((up - down) / (2 * scale)).flatten(1))
         J = torch.cat(slopes)  # (D, pixels)
-        metric += (J @ J.T).double()
+        metric += (J @ J.T).cpu().double()
     return metric / len(latents)
 
 

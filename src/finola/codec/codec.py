@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from finola.codec.calibration import CodecModel, ElasticCodec, bundled_codecs, load_codec
+from finola.codec.calibration import CodecModel, ElasticCodec, bundled_codecs, codec_on
 from finola.codec.container import ELASTIC, ENTROPY_CODED, FIXED_LENGTH, Container, read_container
-from finola.codec.deblocking import smooth_borders
+from finola.codec.deblocking import ELASTIC_SCALE, smooth_borders
 from finola.codec.elastic_photo import ElasticPhoto, decode_elastic
 from finola.codec.entropy_model import LAMBDA, Quantised, step_size
 from finola.codec.payload import CHUNK, FIXED_BITS, StoredTiles, pack_levels, round_to_levels
@@ -58,6 +58,7 @@ def compress(
     mode: str = "coded",
     effort: int = 0,
     keep_exif: bool = False,
+    device: str | torch.device = "cpu",
 ) -> Compressed:
     """Compress a photo to a `.finola` file.
 
@@ -65,7 +66,8 @@ def compress(
     `quality`, 1 to 100 (default: 50), or by `bpp`, the maximum number of bits per pixel. `latents` limits the number of
     coefficients per tile. `model` is a bundled codec or a folder (default: see `default_codec`). `mode="paper"` stores
     each latent with four bits, without entropy coding. `effort`, 1 to 9, refines the coefficients by analysis by
-    synthesis: higher fidelity, longer encoding. Colour profiles other than sRGB are stored in the file.
+    synthesis: higher fidelity, longer encoding. Colour profiles other than sRGB are stored in the file. The model runs
+    on `device`; files written on different devices may differ, because latents near a rounding boundary do.
 
     >>> file = compress("skimage:astronaut", quality=30)
     >>> decompress(file.data).shape
@@ -73,7 +75,7 @@ def compress(
     """
     check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
     model = model or default_codec(mode)
-    codec = load_codec(model)
+    codec = codec_on(model, device)
     source = _open(photo, keep_exif)
     if isinstance(codec, ElasticCodec):
         if mode != "coded":
@@ -269,26 +271,31 @@ def _encode(source: _Source, codec: CodecModel, analyse: bool) -> tuple[FloatArr
     return encoded, grey
 
 
-def decompress(file: str | Path | bytes | BinaryIO, *, model: str | None = None) -> Tensor:
+def decompress(
+    file: str | Path | bytes | BinaryIO, *, model: str | None = None, device: str | torch.device = "cpu"
+) -> Tensor:
     """Decompress a `.finola` file, given as path, bytes or stream, to uint8 (3, H, W) in sRGB.
 
-    `model` is the folder of the model that the file was written with; bundled models are found by their name.
+    `model` is the folder of the model that the file was written with; bundled models are found by their name. The model
+    runs on `device`; the result is on the CPU.
     """
     container = read_container(file)
-    image = decode(container, model)
+    image = decode(container, model, device=device)
     return image if container.icc is None else to_srgb(image, container.icc)
 
 
-def decode(container: Container, model: str | None = None, *, deblock: bool = True) -> Tensor:
+def decode(
+    container: Container, model: str | None = None, *, deblock: bool = True, device: str | torch.device = "cpu"
+) -> Tensor:
     """Decode a file that has been read to uint8 (3, H, W), in the colour space of its ICC profile if it has one.
 
     Memory is proportional to the number of pixels (3 bytes each) and of stored coefficients; all other buffers are
     bounded, because tiles are decoded in blocks.
     """
-    codec = find_codec(container, model)
+    codec = find_codec(container, model, device)
     if isinstance(codec, ElasticCodec):
         image = decode_elastic(container, codec.coder)
-        return smooth_borders(image, codec.model.config.image_size) if deblock else image
+        return smooth_borders(image, codec.model.config.image_size, ELASTIC_SCALE) if deblock else image
     tile, map_size = codec.model.config.image_size, codec.model.config.map_size
     height, width = container.height, container.width
     grid = grid_of((height, width), tile)
@@ -304,12 +311,14 @@ def decode(container: Container, model: str | None = None, *, deblock: bool = Tr
     return smooth_borders(image, tile) if deblock else image
 
 
-def find_codec(container: Container, model: str | None) -> CodecModel | ElasticCodec:
+def find_codec(
+    container: Container, model: str | None, device: str | torch.device = "cpu"
+) -> CodecModel | ElasticCodec:
     """Load the codec of a file: a bundled one by the name in the header, any other only from the folder `model`."""
     required = f"model {container.model} ({container.model_hash.hex()})"
     if model is None and container.model not in bundled_codecs():
         raise InputError(f"The file requires {required}, which is not bundled; give its folder with --model.")
-    codec = load_codec(model or container.model)
+    codec = codec_on(model or container.model, device)
     if container.model_hash not in (codec.hash, codec.former_hash):
         raise InputError(f"The file requires {required}, but {model or codec.id} has hash {codec.hash.hex()}.")
     return codec

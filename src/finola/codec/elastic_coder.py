@@ -46,16 +46,19 @@ class Candidates:
 
 @dataclass(frozen=True)
 class ElasticCoder:
-    """Quantiser and entropy coder of an elastic model."""
+    """Quantiser and entropy coder of an elastic model.
+
+    The products with the bases of the codebook run on the device of the model, all other steps on the CPU.
+    """
 
     model: Autoencoder
     contexts: ContextModel
 
     @cached_property
-    def _mean_coordinates(self) -> list[int]:
-        """Coordinates of p that hold the mean of each colour."""
+    def _mean_coordinates(self) -> Tensor:
+        """Indices of the coordinates of p that hold the mean of each colour: (3,), on the CPU."""
         sizes = encoder_of(self.model).basis.sizes()
-        return [sum(sizes[:colour]) for colour in range(3)]
+        return torch.tensor([sum(sizes[:colour]) for colour in range(3)])
 
     @cached_property
     def _position_costs(self) -> Floats:
@@ -68,7 +71,8 @@ class ElasticCoder:
 
     def prepare(self, p: Tensor, step: int) -> Candidates:
         """Preselect the bases of tiles p (T, D) that are cheapest at about this step, by an approximate rate."""
-        parts = [self._prepare(part, step_size(step)) for part in p.split(TILES)]
+        device = self.model.device
+        parts = [[t.cpu() for t in self._prepare(part.to(device), step_size(step))] for part in p.split(TILES)]
         return Candidates(p[:, self._mean_coordinates], *(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _prepare(self, p: Tensor, size: float) -> tuple[Tensor, Tensor]:
@@ -82,7 +86,7 @@ class ElasticCoder:
         cost = LAMBDA * (BITS_PER_NONZERO * (levels > 0).sum(2) + 2 * levels.clamp(min=1).log2_().sum(2))
         cost += magnitude.sub_(levels).square_().sum(2)
         index = cost.topk(min(CANDIDATES, cost.shape[1]), largest=False).indices
-        components = rotated[torch.arange(len(p))[:, None], index]  # (T, n, D), without the means
+        components = rotated[torch.arange(len(p), device=p.device)[:, None], index]  # (T, n, D), without the means
         return index, components + torch.einsum("tc,tncd->tnd", means, codebook.bases[:, where][index])
 
     def quantise(self, tiles: Candidates, step: int, keep: int | None = None) -> Tiles:
@@ -92,7 +96,7 @@ class ElasticCoder:
         """
         size = step_size(step)
         means = (tiles.means / size).round()
-        rows = encoder_of(self.model).codebook.bases[:, self._mean_coordinates]  # (G, 3, D)
+        rows = encoder_of(self.model).codebook.bases[:, self._mean_coordinates].cpu()  # (G, 3, D)
         best: tuple[Floats, Integers, Integers, Floats] | None = None
         for index, components in zip(tiles.index.T, tiles.components.unbind(1), strict=True):
             x = components / size - torch.einsum("tc,tcd->td", means, rows[index])
@@ -153,10 +157,11 @@ class ElasticCoder:
         return chosen * np.sign(x), best
 
     def dequantise(self, tiles: Tiles, step: int) -> Tensor:
-        """Coordinates p (T, D) of quantised tiles."""
-        codebook, size = encoder_of(self.model).codebook, step_size(step)
-        p = codebook.decode(torch.from_numpy(tiles.values.astype(np.float32)), torch.from_numpy(tiles.index))
-        p[:, self._mean_coordinates] += torch.from_numpy(tiles.means.astype(np.float32))
+        """Coordinates p (T, D) of quantised tiles, on the device of the model."""
+        codebook, size, device = encoder_of(self.model).codebook, step_size(step), self.model.device
+        values = torch.from_numpy(tiles.values.astype(np.float32)).to(device)
+        p = codebook.decode(values, torch.from_numpy(tiles.index).to(device))
+        p[:, self._mean_coordinates] += torch.from_numpy(tiles.means.astype(np.float32)).to(device)
         return p * size
 
     def save(self, path: Path) -> None:

@@ -24,11 +24,11 @@ class ElasticPhoto:
         self.coder, self.source, self.keep = coder, source, keep
         self.columns = grid_of(source.size, coder.model.config.image_size)[1]
         with torch.inference_mode():
-            self.p = coordinates(coder.model, self._pixels, source.size)
+            self.p = coordinates(coder.model, self._pixels, source.size).cpu()
         self._candidates: Candidates | None = None
 
     def _pixels(self, top: int, bottom: int, left: int, right: int) -> Tensor:
-        return self.source.read(top, bottom, left, right).float() / 255
+        return self.source.read(top, bottom, left, right).to(self.coder.model.device).float() / 255
 
     @torch.inference_mode()
     def encode(self, step: int) -> tuple[bytes, float]:
@@ -48,11 +48,13 @@ class ElasticPhoto:
         def quantiser(p: FloatArray) -> tuple[FloatArray, float]:
             tiles = self.coder.quantise(self.coder.prepare(torch.from_numpy(p), step), step, self.keep)
             rate = LAMBDA * size**2 * self.coder.contexts.cost(tiles, self.columns)
-            return self.coder.dequantise(tiles, step).numpy(), rate
+            return self.coder.dequantise(tiles, step).cpu().numpy(), rate
 
         def evaluate(p: FloatArray) -> tuple[float, FloatArray]:
-            error, gradient = error_and_gradient(self.coder.model, self._pixels, self.source.size, torch.from_numpy(p))
-            return 2 * error, -gradient.numpy()
+            model = self.coder.model
+            placed = torch.from_numpy(p).to(model.device)
+            error, gradient = error_and_gradient(model, self._pixels, self.source.size, placed)
+            return 2 * error, -gradient.cpu().numpy()
 
         self.p = torch.from_numpy(descend(self.p.numpy(), quantiser, evaluate, ITERATIONS[effort]))
         self._candidates = None

@@ -104,7 +104,7 @@ def error_and_step(codec: CodecModel, source: Source, b: FloatArray) -> tuple[fl
         return codec.model.decode(join(codec.maps(codec.calibration.synthesise(coefficients)), grid))
 
     def read(top: int, bottom: int, left: int, right: int) -> Tensor:
-        return source.read(top, bottom, left, right).float() / 255
+        return source.read(top, bottom, left, right).to(codec.model.device).float() / 255
 
     tile = codec.model.config.image_size
     error, gradient = error_and_gradient(decode, read, source.size, tile, torch.from_numpy(b))

@@ -46,11 +46,11 @@ def photo_coordinates(model: Autoencoder, data: PhotoDataset) -> Iterator[tuple[
         image = _centre(item.images[0], (TILES_PER_SIDE * tile[0], TILES_PER_SIDE * tile[1])).float() / 255
 
         def read(top: int, bottom: int, left: int, right: int, image: Tensor = image) -> Tensor:
-            return image[:, top:bottom, left:right]
+            return image[:, top:bottom, left:right].to(model.device)
 
         size = image.shape[1], image.shape[2]
         found = True
-        yield coordinates(model, read, size), grid_of(size, tile)[1]
+        yield coordinates(model, read, size).cpu(), grid_of(size, tile)[1]
     if not found:
         raise InputError(f"{data.source.where} has no readable photo.")
 
