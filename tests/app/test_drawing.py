@@ -246,7 +246,7 @@ def test_animation_has_several_frames_of_the_photo_size():
 
     from PIL import Image
 
-    film = Image.open(io.BytesIO(moves.film(small(side=64), open_model(MODEL))))
+    film = Image.open(io.BytesIO(moves.animation(small(side=64), open_model(MODEL))))
     assert film.n_frames > 5 and film.size == (64, 64)
 
 

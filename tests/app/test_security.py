@@ -134,7 +134,7 @@ def test_no_input_of_any_handler_opens_a_file_or_a_url(client, folder, secret, m
 
 def test_state_sent_by_a_browser_is_ignored(client, folder, secret):
     page = mounted(client.app).get_blocks()
-    number = next(n for n, function in page.fns.items() if function.name == "draw_film")
+    number = next(n for n, function in page.fns.items() if function.name == "draw_animation")
     told = answer(client, {"fn_index": number, "session_hash": "s", "data": [{"path": str(secret)}, "waves512"]})
     assert "secret" not in told and "Drop it again" in told
 
@@ -226,6 +226,18 @@ def test_upload_is_read_once_and_deleted(client, folder, tmp_path):
     assert "cat.png: 64" in answer(client, body)
     assert not [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
     assert "not an upload" in answer(client, body)
+
+
+def test_equal_uploads_of_two_visitors_are_independent(client, folder, tmp_path):
+    """Gradio gives equal files the same path; reading the one must not delete the other."""
+    to_pillow(example("chelsea").pixels[:, :16, :16]).save(tmp_path / "cat.png")
+    content = (tmp_path / "cat.png").read_bytes()
+    paths = [client.post("/gradio_api/upload", files={"files": ("cat.png", content)}).json()[0] for _ in range(2)]
+    assert len(set(paths)) == 2
+    uploads = Uploads(folder)
+    assert uploads.bytes_stored() <= 2 * len(content)
+    assert [uploads.take(path) for path in paths] == [content] * 2
+    assert not list(folder.iterdir())
 
 
 def test_unread_uploads_are_deleted_and_bounded(client, folder, monkeypatch):

@@ -71,6 +71,8 @@ class Guard:
                     self.visitors.returned(session)
                     scope, receive = _replace_body(scope, receive, body)
                 connection.enter_context(self._connection(scope))
+                if scope["path"] == UPLOAD:
+                    send = _with_own_paths(send, self.uploads)
             except InputError as error:
                 return await _answer(send, 400, str(error))
             await self.app(scope, receive, send)
@@ -192,6 +194,28 @@ def _with_headers(send: Send) -> Send:
             ]
             message = {**message, "headers": [*kept, *HEADERS.items()]}
         await send(message)
+
+    return sending
+
+
+def _with_own_paths(send: Send, uploads: Uploads) -> Send:
+    """Replace the paths in the answer to an upload by paths that no other upload has."""
+    start: Message = {}
+    body = b""
+
+    async def sending(message: Message) -> None:
+        nonlocal start, body
+        if message["type"] == "http.response.start":
+            start = message
+            return
+        body += message.get("body", b"")
+        if message.get("more_body", False):
+            return
+        if start["status"] == 200 and body:
+            body = json.dumps([uploads.claim(path) for path in json.loads(body)]).encode()
+        kept = [(name, value) for name, value in start.get("headers", []) if name.lower() != b"content-length"]
+        await send({**start, "headers": [*kept, (b"content-length", str(len(body)).encode())]})
+        await send({"type": "http.response.body", "body": body})
 
     return sending
 

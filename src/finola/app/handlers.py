@@ -14,9 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from finola.app import latent_views as moves
-from finola.app import views as markup
-from finola.app import waves
+from finola.app import latent_views, views, waves
 from finola.app.comparison import rebuild
 from finola.app.models import is_elastic, open_model, statistics
 from finola.app.photos import Photo, example, read, scaled_down
@@ -38,7 +36,7 @@ def shows_errors(handler: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return handler(*args)
         except Exception as error:
-            return markup.message(visitor_message(error), alarm=True)
+            return views.message(visitor_message(error), alarm=True)
 
     return guarded
 
@@ -63,9 +61,9 @@ def load_photo(load: Callable[[], Photo]) -> tuple[Photo | None, str]:
     try:
         photo = load()
     except Exception as error:
-        return None, markup.message(visitor_message(error), alarm=True)
+        return None, views.message(visitor_message(error), alarm=True)
     height, width = photo.full_size or photo.size
-    return photo, markup.message(f"{photo.name}: {width} × {height} pixels")
+    return photo, views.message(f"{photo.name}: {width} × {height} pixels")
 
 
 def update_photo(
@@ -100,7 +98,7 @@ def start(model: str, quality: int, effort: int) -> tuple[Any, str, Any]:
 def first_comparison(model: str, quality: int, effort: int) -> str:
     """Comparison of the first example, cached for all visitors."""
     photo = example(FIRST)
-    return markup.comparison(photo, rebuild(photo, open_model(model), quality, effort=effort), model, effort)
+    return views.comparison(photo, rebuild(photo, open_model(model), quality, effort=effort), model, effort)
 
 
 def choose_other(event: gr.EventData) -> tuple[Photo | None, str]:
@@ -113,7 +111,7 @@ def compare(photo: Photo | None, model: str, quality: int, effort: int, visitors
     """Compare a photo with its reconstruction and other formats, or show a decoded photo."""
     photo = _require_photo(photo)
     if photo.coded is not None:
-        return markup.decoded(photo)
+        return views.decoded(photo)
 
     def check() -> None:
         visitors.check(session)
@@ -122,7 +120,7 @@ def compare(photo: Photo | None, model: str, quality: int, effort: int, visitors
         opened = open_model(model)
         photo = scaled_down(photo, opened.model.config.image_size)
         effort = min(max(int(effort), 0), 9)
-        return markup.comparison(photo, rebuild(photo, opened, int(quality), check, effort), model, effort)
+        return views.comparison(photo, rebuild(photo, opened, int(quality), check, effort), model, effort)
 
 
 def draw_tab(
@@ -133,21 +131,21 @@ def draw_tab(
     if tab == "latents":
         outputs[10:] = gr.Slider(visible=is_elastic(model)), draw_latents(photo, model, latents, effort)
     elif tab == "moves":
-        outputs[:5] = _draw_moves(photo, other, model, *sliders)
+        outputs[:5] = _draw_latent_views(photo, other, model, *sliders)
     elif tab == "growth":
-        outputs[5] = markup.message("Press the button to animate the propagation step by step.")
+        outputs[5] = views.message("Press the button to animate the propagation step by step.")
     elif tab == "waves":
         outputs[6:10] = _draw_waves(photo, model)
     return tuple(outputs)
 
 
-def _draw_moves(
+def _draw_latent_views(
     photo: Photo | None, other: Photo | None, model: str, fade: float, components: float, mix: float
 ) -> list[Any]:
     try:
         found, words = statistics(model)
     except Exception as error:
-        return [gr.skip(), gr.skip(), gr.skip(), gr.skip(), markup.message(visitor_message(error), alarm=True)]
+        return [gr.skip(), gr.skip(), gr.skip(), gr.skip(), views.message(visitor_message(error), alarm=True)]
     maximum = len(found.components)
     count = min(int(components), maximum)
     pictures = [
@@ -155,7 +153,7 @@ def _draw_moves(
         draw_components(photo, model, count),
         draw_mix(photo, other, model, mix),
     ]
-    return [*pictures, gr.Slider(maximum=maximum, value=count), markup.message(words)]
+    return [*pictures, gr.Slider(maximum=maximum, value=count), views.message(words)]
 
 
 @shows_errors
@@ -163,8 +161,8 @@ def draw_fade(photo: Photo | None, model: str, t: float) -> str:
     """Interpolate from the photo to the mean and the mirror image."""
     t = min(max(t, 0.0), 2.0)
     where = f"{1 - t:.0%} photo, {t:.0%} mean" if t <= 1 else f"{2 - t:.0%} mean, {t - 1:.0%} mirror image"
-    drawn = moves.faded(_require_photo(photo), open_model(model), t)
-    return markup.gallery(markup.picture(drawn, "Photo, mean, mirror image", where))
+    drawn = latent_views.faded(_require_photo(photo), open_model(model), t)
+    return views.gallery(views.picture(drawn, "Photo, mean, mirror image", where))
 
 
 @shows_errors
@@ -172,8 +170,8 @@ def draw_components(photo: Photo | None, model: str, k: int) -> str:
     """Reconstruct the photo from the first k principal components."""
     k = min(max(int(k), 0), len(statistics(model)[0].components))
     share = float(statistics(model)[0].explained()[k - 1]) if k else 0.0
-    drawn = moves.projected(_require_photo(photo), open_model(model), k)
-    return markup.gallery(markup.picture(drawn, f"From {k} components", f"{share:.1%} of the variance"))
+    drawn = latent_views.projected(_require_photo(photo), open_model(model), k)
+    return views.gallery(views.picture(drawn, f"From {k} components", f"{share:.1%} of the variance"))
 
 
 @shows_errors
@@ -181,25 +179,25 @@ def draw_mix(photo: Photo | None, other: Photo | None, model: str, t: float) -> 
     """Interpolate between two photos."""
     t = min(max(t, 0.0), 1.0)
     second = other or example(SECOND)
-    drawn = moves.mixed(_require_photo(photo), second, open_model(model), t)
-    return markup.gallery(markup.picture(drawn, f"{1 - t:.0%} first, {t:.0%} second", f"second: {second.name}"))
+    drawn = latent_views.mixed(_require_photo(photo), second, open_model(model), t)
+    return views.gallery(views.picture(drawn, f"{1 - t:.0%} first, {t:.0%} second", f"second: {second.name}"))
 
 
 @shows_errors
 def draw_latents(photo: Photo | None, model: str, latents: float, effort: float) -> str:
     """Reconstruct the photo from a number of latents, amortised and refined."""
     asked, number = min(max(int(effort), 0), 9), min(max(int(latents), LEAST_LATENTS), MOST_LATENTS)
-    image, found, used = moves.reconstructed(_require_photo(photo), open_model(model), number, asked)
+    image, found, used = latent_views.reconstructed(_require_photo(photo), open_model(model), number, asked)
     original = image[None].float() / 255
     size = image.shape[-2], image.shape[-1]
-    figures = [markup.picture(image, "Original", f"{size[1]} × {size[0]} pixels")]
+    figures = [views.picture(image, "Original", f"{size[1]} × {size[0]} pixels")]
     versions = {"Amortised q": found.amortised, f"Refined q, effort {used}": found.refined}
     for title, version in versions.items():
         if version is not None:
             note = f"{float(psnr(version[None], original)):.2f} dB"
-            figures.append(markup.picture(to_uint8(version), title, note))
+            figures.append(views.picture(to_uint8(version), title, note))
     if is_elastic(model):
-        figures.append(markup.length_map(found.lengths, size))
+        figures.append(views.length_map(found.lengths, size))
     counts = found.per_256()
     words = f"{counts['latents_per_256']:,.0f} numbers per 256 × 256 pixels"
     if counts["side_per_256"]:
@@ -211,18 +209,18 @@ def draw_latents(photo: Photo | None, model: str, latents: float, effort: float)
     )
     if used < asked:
         words += f" Effort {asked} takes more than about ten seconds for a photo of this size; {used} was used."
-    return markup.gallery(*figures) + markup.message(words)
+    return views.gallery(*figures) + views.message(words)
 
 
 @shows_errors
-def draw_film(photo: Photo | None, model: str) -> str:
+def draw_animation(photo: Photo | None, model: str) -> str:
     """Animate the propagation of the photo."""
     photo = _require_photo(photo)
-    film = moves.film(photo, open_model(model))
-    uri = markup.data_uri(film, "image/webp")
+    animation = latent_views.animation(photo, open_model(model))
+    uri = views.data_uri(animation, "image/webp")
     link = f'<p class="links"><a class="button" href="{uri}" download="growing.webp">Download the animation</a></p>'
     note = "propagation from the start of every tile, step by step"
-    return markup.gallery(markup.figure(uri, photo.size, "Propagation", note, link))
+    return views.gallery(views.figure(uri, photo.size, "Propagation", note, link))
 
 
 def _draw_waves(photo: Photo | None, model: str) -> list[Any]:
@@ -231,7 +229,7 @@ def _draw_waves(photo: Photo | None, model: str) -> list[Any]:
         strengths = waves.strongest_first(_require_photo(photo), open_model(model))
         return [strengths, gr.Slider(maximum=len(strengths), value=1), *draw_wave(photo, model, strengths, 1)]
     except Exception as error:
-        return [[], gr.skip(), gr.skip(), markup.message(visitor_message(error), alarm=True)]
+        return [[], gr.skip(), gr.skip(), views.message(visitor_message(error), alarm=True)]
 
 
 def draw_wave(photo: Photo | None, model: str, order: list[tuple[int, float]], rank: int) -> tuple[Any, str]:
@@ -243,9 +241,9 @@ def draw_wave(photo: Photo | None, model: str, order: list[tuple[int, float]], r
         chosen = next(place for place, group in enumerate(groups) if number in group)
         image, over = waves.wave_picture(_require_photo(photo), open_model(model), number)
         title = f"Wave {int(rank)} of {len(order)}, {_speed(found[number].speed)}, {share:.1%} of the waves’ energy"
-        return markup.plane(dots, chosen), markup.gallery(markup.wave_over(image, over, title, found[number].words))
+        return views.plane(dots, chosen), views.gallery(views.wave_over(image, over, title, found[number].words))
     except Exception as error:
-        return gr.skip(), markup.message(visitor_message(error), alarm=True)
+        return gr.skip(), views.message(visitor_message(error), alarm=True)
 
 
 def point(model: str, order: list[tuple[int, float]], rank: int, event: gr.EventData) -> int:

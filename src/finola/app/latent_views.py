@@ -52,7 +52,7 @@ def reconstructed(photo: Photo, opened: Opened, latents: int, effort: int) -> tu
     return image, found, effort
 
 
-def film(photo: Photo, opened: Opened) -> bytes:
+def animation(photo: Photo, opened: Opened) -> bytes:
     """Animate the propagation of the photo, as WebP."""
     from finola.plotting.animation import propagation_frames, save_animation
 

@@ -14,9 +14,9 @@ from finola.app.handlers import (
     choose_other,
     chosen,
     compare,
+    draw_animation,
     draw_components,
     draw_fade,
-    draw_film,
     draw_latents,
     draw_mix,
     draw_tab,
@@ -197,7 +197,7 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
             other_thumbs.select(choose_other, None, [other, source], **quiet),
         ):
             change.then(draw_mix, [photo, other, model, mix], mixed, **quiet)
-        grow.click(draw_film, [photo, model], grown, api_visibility="private", concurrency_id="page")
+        grow.click(draw_animation, [photo, model], grown, api_visibility="private", concurrency_id="page")
         wave.input(draw_wave, [photo, model, order, wave], [plane, waved], **live)
         pointed = plane.select(point, [model, order, wave], wave, **quiet)
         pointed.then(draw_wave, [photo, model, order, wave], [plane, waved], **quiet)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FIRST_PORT, PORTS = 7860, 100
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-SESSIONS = 16  # maximum number of stored sessions; the least recently used one is dropped first
+SESSIONS = 32  # maximum number of stored sessions; the least recently used one is dropped first
 CLOSING = 2  # seconds for open connections to finish
 GRACE = 4.0  # seconds until the process is terminated, even during a computation
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]

@@ -1,8 +1,14 @@
-"""Folder of uploaded files with bounded size. Files are deleted once read, or after a few minutes."""
+"""Folder of uploaded files with bounded size. Files are deleted once read, or after a few minutes.
+
+Gradio stores a file under a hash of its content, so two visitors who upload the same file share one path, and the first
+to have it read would delete that of the other. Every upload is therefore linked to a path of its own.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +22,7 @@ FOLDER_BYTES = 400_000_000  # of all unread uploads
 AGE = 300.0  # seconds until an unread upload is deleted
 EVERY = 30.0  # seconds between two searches for old uploads
 FORM_BYTES = 10_000  # of a multipart request in addition to the file
+OWN = "own-"  # prefix of the folders of single uploads
 
 
 class Uploads:
@@ -24,6 +31,7 @@ class Uploads:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()
         self._incoming = 0  # bytes of uploads that are being received
+        self._receiving = 0  # their number
         self._lock = Lock()
 
     @contextmanager
@@ -36,11 +44,32 @@ class Uploads:
             if self._incoming + self.bytes_stored() + size > FOLDER_BYTES:
                 raise InputError("Too many uploads are waiting. Try again in a few minutes.")
             self._incoming += size
+            self._receiving += 1
         try:
             yield
         finally:
             with self._lock:
                 self._incoming -= size
+                self._receiving -= 1
+                if not self._receiving:  # otherwise another upload may have the same path
+                    self._delete_shared()
+
+    def claim(self, path: object) -> str:
+        """Link an upload to a path of its own and return that. To be called while the upload is being received."""
+        found = self.check(path)
+        own = self.folder / f"{OWN}{secrets.token_hex(16)}" / found.name
+        own.parent.mkdir()
+        try:
+            os.link(found, own)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(found, own)
+        return str(own)
+
+    def _delete_shared(self) -> None:
+        """Delete the paths under which Gradio stored the uploads."""
+        for path, _ in self._files():
+            if not path.parent.name.startswith(OWN):
+                self._delete(path)
 
     def check(self, path: object) -> Path:
         """Return the path of an uploaded file as given by the upload request. Raises InputError for any other path."""
@@ -55,14 +84,14 @@ class Uploads:
         found = self.check(path)
         try:
             return found.read_bytes()
-        except FileNotFoundError:  # two visitors sent the same file at the same time
+        except FileNotFoundError:  # one upload was sent to two jobs
             raise InputError(f"The upload of {found.name} was lost. Drop it again.") from None
         finally:
             self._delete(found)
 
     def bytes_stored(self) -> int:
-        """Total size of all files in the folder."""
-        return sum(status.st_size for _, status in self._files())
+        """Total size of all files in the folder; a file with several links counts once."""
+        return sum({(s.st_dev, s.st_ino): s.st_size for _, s in self._files()}.values())
 
     def delete_old(self, now: float | None = None) -> None:
         """Delete every file that was last written more than `AGE` seconds before `now`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,17 @@ from threading import Lock
 
 REMEMBERED = 1000  # ended sessions that are remembered; older ones have no queued jobs
 POLL = 0.2  # seconds between two checks while waiting for another visitor's job
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, where the C library is glibc.
+
+    Jobs run in many threads, and glibc keeps what each of them has freed: the process would grow with their number.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):  # another C library; Windows has no default one
+        return
 
 
 class VisitorLeft(Exception):
@@ -75,4 +87,5 @@ class Visitors:
             check()
             yield
         finally:
+            release_memory()
             self._working.release()
