@@ -1,9 +1,13 @@
 # make demo   install into .venv, rebuild and compress a photo, and draw the speeds of its waves
 # make test   lint, types and tests
-# make prove  the slow proofs, one after the other; with FINOLA_DATA set, those on its photos too
+# make prove  one table of all promises, their evidence (slow; on photos if FINOLA_DATA is set) and the verdicts; STORED=1 is fast
 # make bench  speed of the recurrence as fractions of GEMM throughput on this machine
 # make portability  the tests under other instruction sets, thread counts and orders: results/portability.json
 # make docs   build the documentation into site/; a broken link is an error
+# make dist   build the source distribution and the wheel into dist/, and check their metadata and sizes
+# make coverage  the tests under coverage: results/coverage.json and the table of docs/coverage.md
+# make web    build the page that runs the codec in the browser into site/browser/; needs node and npm
+# make web-test  build that page and test it in Chromium
 # make wheel  build the wheel from the last commit, install it with its core dependencies only, reconstruct and compress a photo
 # make lock   refresh constraints.txt
 # make clean  remove .venv and everything the other targets wrote
@@ -15,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo test bench prove portability docs wheel lock clean
+.PHONY: help demo test bench prove portability coverage docs dist web web-test wheel lock clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -39,28 +43,49 @@ test: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test
 	@$(BIN)/python benchmarks/bench.py propagation --quick
 
+# STORED=1 judges the files in results/ instead of running the benchmarks, which takes hours.
 prove: $(VENV)/.installed-test
-	@if command -v chromium >/dev/null; then $(BIN)/python benchmarks/page_speed.py; else echo "No Chromium: the page is not timed"; fi
-	@$(call EACH,$(PROOFS))
-	@[ -n "$$FINOLA_DATA" ] || { echo "FINOLA_DATA is not set: the proofs on its photos are left out"; exit 0; }; \
-	$(call EACH,$(PROOFS_ON_DATA))
-
-EACH = set -e; for proof in $(1); do echo "== $$proof"; $(BIN)/python benchmarks/$$proof; done
-PROOFS := fuzz_readers.py memory.py codec_memory.py detection_speed.py
-STUDY := runs/study
-PROOFS_ON_DATA := wave_start.py "tile_borders.py kodak" "overfit_detection.py detect" "overfit_detection.py segment --rate 5e-4 --clip 1" \
-  "study.py --runs $(STUDY)" \
-  "compare_detection.py random=$(STUDY)/random-0/probe masked-b=$(STUDY)/masked-b-0/pre-training/model"
+	@$(BIN)/python benchmarks/prove.py $(if $(STORED),--stored) $(if $(ONLY),--only $(ONLY))
 
 # ONLY names configurations and TESTS tests, as in make portability ONLY="avx2 threads-2" TESTS=tests/wave.
 portability: $(VENV)/.installed-test
 	@$(BIN)/python benchmarks/portability.py $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS))
 
+# Child processes, such as those of pytest-xdist and the commands that tests start, are measured too (pytest-cov).
+coverage: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov=finola --cov-report=json:$(VENV)/coverage.json tests
+	$(BIN)/python docs/coverage.py $(VENV)/coverage.json
+
 # The strict build checks links between pages, docs/links.py the images and all other files.
 docs: $(VENV)/.installed-docs
 	$(BIN)/zensical build --clean --strict
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; else echo "No npm: the page site/browser is left out"; fi
 	$(BIN)/python docs/links.py
 	@echo "Open site/index.html"
+
+# What a release publishes. Megabytes are 10⁶ bytes; PyPI accepts files of at most 100 MB.
+MEGABYTES := 80
+dist: $(VENV)/.python
+	@$(PIP) install build twine
+	@rm -f dist/finola-*
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/finola-*
+	@ls -l dist
+	@for file in dist/finola-*; do \
+	  [ "$$(wc -c < "$$file")" -le $(MEGABYTES)000000 ] || { echo "$$file is larger than $(MEGABYTES) MB"; exit 1; }; done
+
+# Static files only. npm installs onnxruntime-web and the build tools into web/node_modules, assets.py exports the model.
+web: $(VENV)/.installed-web web/node_modules/.installed
+	npm --prefix web run --silent check
+	$(BIN)/python web/assets.py site/browser/assets
+	npm --prefix web run --silent build -- ../site/browser
+
+web-test: web $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -rs tests/web
+
+web/node_modules/.installed: web/package.json web/package-lock.json
+	npm --prefix web ci --silent
+	@touch $@
 
 # git archive takes what is committed and nothing else, so a file that git does not know cannot hide in the wheel.
 wheel: $(VENV)/.python
@@ -96,7 +121,7 @@ endef
 export PINS
 
 clean:
-	rm -rf $(VENV) demo build dist site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build dist site web/node_modules .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 define CHECK
 import sys
@@ -129,4 +154,9 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/.python
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/.python
 	@echo "Installing finola, its libraries and its documentation tools into $(VENV); the first time takes minutes, mostly PyTorch"
 	@$(PIP) install -c constraints.txt -e '.[demo,docs]'
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-web: pyproject.toml constraints.txt | $(VENV)/.python
+	@echo "Installing finola, its libraries and the ONNX exporter into $(VENV); the first time takes minutes, mostly PyTorch"
+	@$(PIP) install -c constraints.txt -e '.[web]'
 	@touch $(VENV)/.installed $@

@@ -22,7 +22,7 @@ class Samples:
         self._made: dict[str, Any] = {}
 
     def make_all(self) -> None:
-        for name in ("container", "model", "recipe", "photos", "coco"):
+        for name in ("containers", "models", "recipe", "photos", "coco", "embeddings", "compressed", "exported"):
             self.get(name)
 
     def get(self, name: str) -> Any:
@@ -30,28 +30,40 @@ class Samples:
             self._made[name] = getattr(self, f"_{name}")()
         return self._made[name]
 
-    def _container(self) -> bytes:
+    def _containers(self) -> list[bytes]:
+        """A file of each version of the format."""
         import torch
 
         from finola.codec.codec import compress
 
         y, x = torch.meshgrid(torch.arange(70), torch.arange(90), indexing="ij")
         image = torch.stack([(3 * x + y) % 256, (x * x // 40 + 2 * y) % 256, 255 - x - y]).to(torch.uint8)
-        return compress(image, quality=40).data
+        return [compress(image, quality=40, model=model).data for model in ("tile64", "tile32")]
 
-    def _model(self) -> dict[str, bytes]:
-        """The files of a small codec: config.json, model.safetensors, codec.safetensors."""
+    def _models(self) -> list[dict[str, bytes]]:
+        """The files of two small codecs, of fixed and of elastic length: config.json and both safetensors."""
         import torch
 
         import finola
         from finola.codec.calibration import FILE, calibrate
+        from finola.codec.elastic_calibration import calibrate_elastic
+        from finola.elastic import coordinates
 
         torch.manual_seed(0)
-        model = finola.create("waves/32x1@4:16")
-        model.save_pretrained(self.folder / "model")
-        calibrate(model, [torch.rand(64, 3, 16, 16)]).save(self.folder / "model" / FILE)
-        names = ("config.json", "model.safetensors", FILE)
-        return {name: (self.folder / "model" / name).read_bytes() for name in names}
+        photo = torch.rand(3, 64, 64)
+        fixed, elastic = (finola.create(name).eval() for name in ("waves/32x1@4:16", "waves+nets/32x1@4:16+elastic2"))
+        p = coordinates(elastic, lambda top, bottom, left, right: photo[:, top:bottom, left:right], (64, 64))
+        calibrations = {
+            "fixed": (fixed, calibrate(fixed, [torch.rand(64, 3, 16, 16)])),
+            "elastic": (elastic, calibrate_elastic(elastic, [(p, 4)] * 5)),
+        }
+        found = []
+        for name, (model, calibration) in calibrations.items():
+            model.save_pretrained(self.folder / name)
+            calibration.save(self.folder / name / FILE)
+            files = ("config.json", "model.safetensors", FILE)
+            found.append({file: (self.folder / name / file).read_bytes() for file in files})
+        return found
 
     def _recipe(self) -> dict[str, Any]:
         from dataclasses import asdict
@@ -100,6 +112,37 @@ class Samples:
         names = [{"id": number, "file_name": f"{number}.png", "height": 24, "width": 16} for number in (1, 2)]
         return {"images": names, "categories": [{"id": 3, "name": "box"}], "annotations": objects}
 
+    def _embeddings(self) -> dict[str, bytes]:
+        """The output of `finola embed`: manifest, records of shards and Parquet files."""
+        from finola.batch import embed
+
+        embed(self._photo_folder(), self.folder / "embeddings", "waves/32x1@4:16", shard_size=2)
+        return files_below(self.folder / "embeddings")
+
+    def _compressed(self) -> dict[str, bytes]:
+        """The output of `finola compress --shards`."""
+        from finola.batch import compress_dataset
+
+        compress_dataset(self._photo_folder(), self.folder / "compressed", "waves512", shard_size=2)
+        return files_below(self.folder / "compressed")
+
+    def _exported(self) -> dict[str, bytes]:
+        import finola
+        from finola.deployment import export
+
+        export(finola.load("waves/16x1@4:16"), self.folder / "exported")
+        return files_below(self.folder / "exported")
+
+    def _photo_folder(self) -> Path:
+        folder = self.folder / "photos"
+        folder.mkdir(exist_ok=True)
+        write({f"a.{suffix}": data for suffix, data in self.get("photos").items() if suffix in ("jpg", "png")}, folder)
+        return folder
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
 
 # One function a reader: it writes the case's files into a folder and reads them with the package's public functions.
 
@@ -107,7 +150,7 @@ class Samples:
 def read_container(samples: Samples, rng: random.Random, folder: Path) -> None:
     import finola
 
-    data = samples.get("container")
+    data = rng.choice(samples.get("containers"))
     data = mutate_bytes(data, rng, range(40)) if rng.random() < 0.9 else rng.randbytes(rng.randint(0, 200))
     if rng.random() < 0.6:  # under a right checksum, damage reaches header, entropy coder and model
         data = data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "little")
@@ -118,7 +161,7 @@ def read_container(samples: Samples, rng: random.Random, folder: Path) -> None:
 def read_model(samples: Samples, rng: random.Random, folder: Path) -> None:
     import finola
 
-    files = dict(samples.get("model"))
+    files = dict(rng.choice(samples.get("models")))
     if rng.random() < 0.5:
         files["config.json"] = mutate_json(json.loads(files["config.json"]), rng)
     else:
@@ -130,13 +173,12 @@ def read_model(samples: Samples, rng: random.Random, folder: Path) -> None:
 def read_tables(samples: Samples, rng: random.Random, folder: Path) -> None:
     import torch
 
-    from finola.codec.calibration import FILE, Calibration
+    from finola.codec.calibration import FILE
     from finola.codec.codec import compress, decompress
 
-    files = dict(samples.get("model"))
+    files = dict(rng.choice(samples.get("models")))
     files[FILE] = mutate_safetensors(files[FILE], rng)
     write(files, folder)
-    Calibration.load(folder / FILE)
     file = compress(torch.linspace(0, 1, 768).reshape(3, 16, 16), model=str(folder))
     decompress(file.data, model=str(folder))
 
@@ -235,6 +277,46 @@ def read_shards(samples: Samples, rng: random.Random, folder: Path) -> None:
     read_all(folder / "a.tar")
 
 
+def read_embedded(samples: Samples, rng: random.Random, folder: Path) -> None:
+    """Read damaged embeddings, or resume a run in a folder with a damaged file."""
+    from finola.batch import embed, read_embeddings
+
+    files = damage_one(samples.get("embeddings"), rng)
+    write(files, folder / "out")
+    if rng.random() < 0.5:
+        embed(samples.folder / "photos", folder / "out", "waves/32x1@4:16", shard_size=2)
+    for _ in read_embeddings(folder / "out"):
+        pass
+
+
+def read_compressed(samples: Samples, rng: random.Random, folder: Path) -> None:
+    """Resume a run of `finola compress --shards` in a folder with a damaged file."""
+    from finola.batch import compress_dataset
+
+    write(damage_one(samples.get("compressed"), rng), folder / "out")
+    summary = compress_dataset(samples.folder / "photos", folder / "out", "waves512", shard_size=2)
+    assert summary.rows == summary.photos
+
+
+def read_exported(samples: Samples, rng: random.Random, folder: Path) -> None:
+    """Open a folder of exported graphs with a damaged file, and run it if it is accepted."""
+    import torch
+
+    from finola.deployment import load_exported
+
+    write(damage_one(samples.get("exported"), rng), folder / "out")
+    load_exported(folder / "out", threads=1).reconstruct(torch.rand(3, 20, 24))
+
+
+def damage_one(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:
+    name = rng.choice(sorted(name for name, data in files.items() if data))
+    data = files[name]
+    if name.endswith(".json") and rng.random() < 0.7:
+        return files | {name: mutate_json(json.loads(data), rng)}
+    near = range(max(0, len(data) - 1500), len(data)) if name.endswith(".parquet") else range(min(512, len(data)))
+    return files | {name: mutate_bytes(data, rng, near)}
+
+
 def read_photo(samples: Samples, rng: random.Random, folder: Path) -> None:
     from finola import image_io as images
 
@@ -267,6 +349,9 @@ READERS: dict[str, Callable[[Samples, random.Random, Path], None]] = {
     "parquet": read_parquet,
     "shards": read_shards,
     "photo": read_photo,
+    "embedded": read_embedded,
+    "compressed": read_compressed,
+    "exported": read_exported,
 }
 
 

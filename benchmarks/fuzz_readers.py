@@ -1,6 +1,7 @@
 """Damaged files of every kind that this package reads end in a result or in one sentence, within seconds and memory.
 
-Readers: `.finola` files, model folders, codec tables, recipes, COCO annotations, Parquet files, tar shards and photos.
+Readers: `.finola` files, model folders, codec tables, recipes, COCO annotations, Parquet files, tar shards,
+photos, and outputs of `finola embed` and `finola compress --shards`.
 A case is decided by (seed, reader, number) alone and run in a child process. It is a failure if it raises anything but
 a FinolaError, ValueError or OSError of one line, takes more than 2 s of CPU time or 1.5 GB of resident memory, or ends
 its process; failures are printed with the command that repeats them. Prints a table, writes results/fuzz-readers.json,
