@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "site"
+OPTIONAL = SITE.resolve() / "browser"  # built by make web, which needs npm
 MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -43,6 +44,8 @@ def broken_in_site() -> list[str]:
             if url.scheme or url.netloc:
                 continue
             file = (path.parent / unquote(url.path)).resolve() if url.path else path
+            if OPTIONAL in file.parents and not OPTIONAL.exists():
+                continue
             if file.is_dir():
                 file = file / "index.html"
             missing = not file.is_file() or SITE.resolve() not in file.parents

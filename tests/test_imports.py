@@ -17,8 +17,8 @@ LAYERS = (
     | {"image_io", "checks", "paper", "pixel_net", "layers", "serialization", "hub"},
     {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
     | {"model_zoo", "model_counts"},
-    {"codec", "data"},
-    {"training", "evaluation", "baselines", "compare", "recipes", "reproduce"},
+    {"codec", "data", "deployment"},
+    {"batch", "training", "evaluation", "baselines", "compare", "recipes", "reproduce"},
     {"plotting"},
     {"cli", "app"},
 )

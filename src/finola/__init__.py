@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from finola.wave.analysis import waves as waves
     from finola.wave.initialisation import initialise_waves as initialise_waves
 
-__version__ = "0.1.0"
+    __version__: str
 
 _MODULES = {
     "Autoencoder": "finola.autoencoder",
@@ -61,6 +61,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name on first access, so that `import finola` and `finola --help` stay fast."""
+    if name == "__version__":
+        return _version()
     if name not in _MODULES:
         raise AttributeError(f"Module finola has no attribute {name!r}; public names: {', '.join(_MODULES)}.")
     value = getattr(importlib.import_module(_MODULES[name]), name)
@@ -69,4 +71,14 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *_MODULES, "__version__"])
+
+
+def _version() -> str:
+    """Version of the installed distribution; that of a checkout imported by path alone is not known."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("finola")
+    except PackageNotFoundError:
+        return "0+unknown"

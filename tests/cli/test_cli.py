@@ -86,3 +86,13 @@ def test_invalid_input_prints_one_line_and_returns_2(arguments, message, tmp_pat
     assert main(arguments) == 2
     error = capsys.readouterr().err.strip()
     assert message in error and len(error.splitlines()) == 1
+
+
+def test_export_prints_the_differences_of_every_part(tmp_path, capsys):
+    assert main(["export", "waves/16x1@4:16", "-o", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["part"] for row in found["verified"]] == ["encoder", "decoder", "model"]
+    assert all(row["difference"] < 1e-4 for row in found["verified"])
+    assert found["model"] == "waves/16x1@4:16" and (tmp_path / "out" / "export.json").is_file()
+    assert main(["export", "waves/16x1@4:16", "-o", str(tmp_path / "out")]) == 2
+    assert "--force" in capsys.readouterr().err

@@ -36,7 +36,9 @@ WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they 
     "curvature": (["INPUT", "-m", "MODEL", "-o", "OUT/x.png"], "x.png"),
     "decompress": (["COMPRESSED", "--model", "CODEC", "-o", "OUT/x.png"], "x.png"),
     "detect": (["INPUT", "-m", "DETECTOR", "-o", "OUT"], "objects.json"),
+    "embed": (["INPUT", "-m", "MODEL", "-o", "OUT"], "part-00000.parquet"),
     "evaluate": (["MODEL", "INPUT", "-o", "OUT"], "images.csv"),
+    "export": (["MODEL", "--format", "torch", "-o", "OUT"], "export.json"),
     "grow": (["INPUT", "-m", "MODEL", "-o", "OUT/x.gif"], "x.gif"),
     "latent fit": (["INPUT", *FEW, "--crop", "64", "-m", "MODEL", "-o", "OUT/x.safetensors"], "x.safetensors"),
     "latent mean": (["-m", "MODEL", "-s", "STATISTICS", "-o", "OUT/x.png"], "x.png"),
@@ -53,6 +55,7 @@ WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they 
     "train": (["smoke", "data.path=INPUT", "--out", "RUN", "--export", "OUT"], "config.json"),
     "waves": (["MODEL", "--images", "INPUT", "--plot", "OUT/x.png"], "x.png"),
 }
+FROM_FILES = [verb for verb in WRITES if verb != "export"]  # its input is a folder, whose files have other names
 READS = {  # verbs without an argument for an output file
     "classify": ["INPUT"],
     "info": ["INPUT"],
@@ -60,7 +63,7 @@ READS = {  # verbs without an argument for an output file
     "probe": ["test_resnet", "INPUT"],
     "reproduce": ["table:comp-norm", "--data", "INPUT"],
 }
-WITHOUT_INPUT = {"app"}
+WITHOUT_INPUT = {"app", "plan"}
 NO_MODEL = {"MODEL": "no-such-model", "DETECTOR": "no-such-model", "SEGMENTER": "no-such-model"}
 NO_MODEL |= {"CODEC": "no-such-model", "METHOD": "no-such-method", "SIDE": "1"}
 
@@ -131,7 +134,7 @@ def test_existing_output_is_rejected_before_the_computation(verb, inputs, tmp_pa
 
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
-@pytest.mark.parametrize("verb", WRITES)
+@pytest.mark.parametrize("verb", FROM_FILES)
 def test_an_input_is_never_overwritten(verb, link, inputs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("finola.training.trainer.train", no_training)
     arguments, name = WRITES[verb]
@@ -170,7 +173,7 @@ def test_full_disk_prints_one_line_and_leaves_no_file(verb, inputs, tmp_path, mo
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", [*WRITES, *READS])
+@pytest.mark.parametrize("verb", [*FROM_FILES, *READS])
 def test_missing_input_prints_one_line(verb, inputs, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("FINOLA_DATA", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

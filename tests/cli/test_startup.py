@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import finola
 from finola.hub import UNTRAINED, bundled_models
@@ -28,6 +30,7 @@ def run_without_torch(code: str, folder: Path) -> subprocess.CompletedProcess[st
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "expected"),
     [
+        (["info"], 0, finola.__version__),
         (["info", str(FROZEN)], 0, "waves512"),
         (["info", "nowhere.finola"], 2, "nowhere.finola"),
         (["models", "tile64", "mf-w2880/1024x4@64"], 0, "tile64"),
@@ -38,6 +41,20 @@ def test_commands_without_a_model(arguments: list[str], exit_code: int, expected
     done = run_without_torch(f"from finola.cli import main; sys.exit(main({arguments!r}))", tmp_path)
     assert done.returncode == exit_code, done.stderr
     assert expected in done.stdout + done.stderr
+
+
+def test_the_version_is_that_of_the_installed_distribution(tmp_path: Path) -> None:
+    code = "from finola.cli import main; main(['--version'])"
+    done = run_without_torch(code, tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"finola {importlib.metadata.version('finola')}\n")
+
+
+def test_a_checkout_that_is_not_installed_has_a_version(tmp_path: Path) -> None:
+    """Without site-packages there is no distribution to ask."""
+    source = Path(finola.__file__).parents[1]
+    code = f"import sys; sys.path.insert(0, {str(source)!r}); import finola; print(finola.__version__)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and Version(done.stdout.strip()) < Version("0.1"), done.stderr
 
 
 def test_the_list_of_models_has_all_bundled_ones(tmp_path: Path) -> None:

@@ -8,10 +8,16 @@ import random
 from contextlib import redirect_stdout
 
 import pytest
+import torch
 from cocos import rectangle, write_coco
+from PIL import Image
 
+from finola.cli import main
 from finola.data.coco import open_coco
-from finola.evaluation.detection import METRICS, average_precision, ground_truth
+from finola.data.detection import Fit, ObjectDataset
+from finola.evaluation.detection import METRICS, average_precision, evaluate_detection, ground_truth
+from finola.heads.detector import Detector
+from finola.heads.mask_rcnn import Segmenter
 
 # Printed by pycocotools 2.0.11 for this example.
 STORED = {
@@ -88,3 +94,36 @@ def test_a_subset_of_photos_can_be_evaluated(example):
     few = ground_truth(source, [1, 2])
     ids = {image["id"] for image in few["images"]}
     assert ids == {2, 3} and {entry["image_id"] for entry in few["annotations"]} <= ids
+
+
+@pytest.mark.parametrize(("kind", "verb"), [(Detector, "detect"), (Segmenter, "segment")])
+def test_batches_give_the_same_detections_as_single_photos(kind, verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = kind("test_resnet", classes=["cat", "dog"], size=(64, 96))
+    model.save_pretrained("model")
+    for number, size in enumerate([(70, 50), (70, 50), (140, 100), (50, 70), (80, 80)]):  # three have one input size
+        pixels = (255 * torch.rand(size[1], size[0], 3)).to(torch.uint8).numpy()
+        Image.fromarray(pixels).save(f"{number}.png")
+    written = {}
+    for batch in ("1", "3"):
+        words = [verb, *(f"{number}.png" for number in range(5)), "-m", "model", "--score", "0", "--device", "cpu"]
+        assert main([*words, "--batch", batch, "-o", f"out{batch}"]) == 0
+        written[batch] = json.loads((tmp_path / f"out{batch}" / "objects.json").read_text())
+    single, batched = written["1"], written["3"]
+    assert single["images"] == batched["images"] and len(single["annotations"]) == len(batched["annotations"]) > 0
+    for number in range(1, 6):  # objects with nearly equal scores may change places
+        one, other = (
+            sorted(entry["bbox"] for entry in content["annotations"] if entry["image_id"] == number)
+            for content in (single, batched)
+        )
+        assert torch.tensor(one).allclose(torch.tensor(other), atol=0.05)
+
+
+def test_evaluation_in_batches_gives_the_same_results(example):
+    root, _ = example
+    model = Detector("test_resnet", classes=["cat", "dog"], size=(48, 64)).eval()
+    dataset = ObjectDataset(open_coco(root, "val"), Fit(*model.size), classes=model.classes)
+    single, batched = (evaluate_detection(model, dataset, range(6), batch) for batch in (1, 4))
+    assert single["images"] == batched["images"] == 6
+    scores = [torch.tensor([entry["score"] for entry in found["results"]]) for found in (single, batched)]
+    assert scores[0].shape == scores[1].shape and scores[0].allclose(scores[1], atol=1e-4)

@@ -21,12 +21,13 @@ GROUPS = {
         "compress": "codec",
         "decompress": "codec",
         "info": "info",
+        "embed": "embed",
         "classify": "photos",
         "detect": "detect",
         "segment": "detect",
     },
-    "models": {"models": "models", "evaluate": "evaluate", "compare": "compare", "probe": "probe"},
-    "training": {"train": "train", "reproduce": "reproduce", "calibrate": "codec", "spectrum": "waves"},
+    "models": {"models": "models", "export": "export", "evaluate": "evaluate", "compare": "compare", "probe": "probe"},
+    "training": {"train": "train", "plan": "plan", "reproduce": "reproduce", "calibrate": "codec", "spectrum": "waves"},
     "analysis": {"waves": "waves", "latent": "latent", "curvature": "maps", "grow": "maps"},
     "web page": {"app": "app"},
 }
@@ -44,6 +45,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}. See {self.prog} --help.")
 
 
+class Version(argparse.Action):
+    """Option that prints the version and exits; the version is looked up only when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"finola {finola.__version__}")
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the argument parser with all verbs."""
     found = {name: _verb(name, module) for group in GROUPS.values() for name, module in group.items()}
@@ -58,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="\n".join(lines) + "\nfinola VERB --help describes the options of a verb.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"finola {finola.__version__}")
+    parser.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, help=argparse.SUPPRESS, prog="finola")
     for name, verb in found.items():
         one = verbs.add_parser(name, description=verb.help)

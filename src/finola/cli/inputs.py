@@ -179,12 +179,11 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = None, help:
     add_device(parser)
 
 
-def add_leading_model(parser: argparse.ArgumentParser, help: str = MODEL, device: bool = True) -> None:
+def add_leading_model(parser: argparse.ArgumentParser, help: str = MODEL) -> None:
     """Add the model as first positional argument, or as -m/--model; `take_leading_model` reads it."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help)
     parser.add_argument("-m", "--model", dest="chosen", metavar="MODEL", help="the same as an option")
-    if device:
-        add_device(parser)
+    add_device(parser)
 
 
 def take_leading_model(args: argparse.Namespace) -> None:
@@ -241,14 +240,10 @@ def latent_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def device_of(args: argparse.Namespace) -> torch.device:
-    """Device that --device means; `auto` is CUDA, otherwise Apple's MPS, otherwise the CPU."""
-    import torch
+    """Device that --device means."""
+    from finola.model_zoo import choose_device
 
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    name = next(name for name, there in available.items() if there) if args.device == "auto" else args.device
-    if not available[name]:
-        raise InputError(f"--device {name}: PyTorch finds no such device here. Use --device auto or cpu.")
-    return torch.device(name)
+    return choose_device(args.device)
 
 
 def load_model(args: argparse.Namespace) -> Autoencoder:

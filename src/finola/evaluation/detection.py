@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from finola.data.detection import Fit, ObjectDataset, letterbox
 from finola.data.sources import Source
@@ -18,12 +19,12 @@ from finola.errors import InputError, require
 from finola.heads.detection_model import DetectionModel, Detections
 from finola.heads.mask_rcnn import Segmenter
 from finola.image_io import shown_size
+from finola.tiling import equal_sized
 
 METRICS = ("AP", "AP50", "AP75", "AP_S", "AP_M", "AP_L", "AR1", "AR10", "AR100", "AR_S", "AR_M", "AR_L")
 """Names of COCO's twelve metrics, in the order of pycocotools."""
 
 
-@torch.inference_mode()
 def detect(model: DetectionModel, photo: Image.Image, *, score: float = 0.0, name: str = "the photo") -> Detections:
     """Detect objects in an opened photo, in pixels of the photo; those with a lower score are dropped.
 
@@ -34,30 +35,48 @@ def detect(model: DetectionModel, photo: Image.Image, *, score: float = 0.0, nam
     >>> bool((detections.boxes[:, 2] <= 451).all())
     True
     """
-    size = shown_size(photo, name)
-    view = Fit(*model.size).view(size, np.random.default_rng(0))
-    images, sizes = letterbox([render_views(photo, [view], name)[0]])
-    [detections] = model.detect(images.float().to(next(model.parameters()).device) / 255, sizes)
-    return detections.cpu().above(score).resized(view.size, size)
+    size, image = shown_size(photo, name), fitted_image(model, photo, name)
+    [detections] = detect_batch(model, image[None])
+    return detections.above(score).resized((image.shape[1], image.shape[2]), size)
 
 
-def evaluate_detection(model: DetectionModel, dataset: ObjectDataset, indices: Iterable[int]) -> dict[str, Any]:
+def fitted_image(model: DetectionModel, photo: Image.Image, name: str = "the photo") -> Tensor:
+    """Pixels of an opened photo at the input size of the model: uint8 (3, h, w)."""
+    view = Fit(*model.size).view(shown_size(photo, name), np.random.default_rng(0))
+    return render_views(photo, [view], name)[0]
+
+
+@torch.inference_mode()
+def detect_batch(model: DetectionModel, images: Tensor) -> list[Detections]:
+    """Detections in images of equal size, uint8 (N, 3, h, w), in their pixels and on the CPU."""
+    device = next(model.parameters()).device
+    padded, sizes = letterbox(list(images))
+    return [found.cpu() for found in model.detect(padded.to(device).float() / 255, sizes.to(device))]
+
+
+def evaluate_detection(
+    model: DetectionModel, dataset: ObjectDataset, indices: Iterable[int], batch: int = 1
+) -> dict[str, Any]:
     """COCO's twelve metrics of boxes, and of masks if the model predicts them, over the readable photos.
 
-    `results` are the detections in COCO format, with the ids of the annotation file of the data.
+    Successive photos of equal input size are processed in batches of at most `batch`. `results` are the detections in
+    COCO format, with the ids of the annotation file of the data.
     """
     results: list[dict[str, Any]] = []
     seen: list[int] = []
-    for index in indices:
-        item: Any = dataset[0, index]
-        if item.replaced:
-            continue
-        seen.append(index)
-        images, sizes = letterbox([item.image])
-        with torch.inference_mode():
-            [detections] = model.detect(images.float().to(next(model.parameters()).device) / 255, sizes)
-        detections = detections.cpu().resized((item.image.shape[-2], item.image.shape[-1]), item.target["photo_size"])
-        results += known_classes(detections.to_coco(item.target["image_id"], dataset.categories))
+
+    def items() -> Iterator[tuple[dict[str, Any], Tensor]]:
+        for index in indices:
+            item: Any = dataset[0, index]
+            if not item.replaced:
+                seen.append(index)
+                yield item.target, item.image
+
+    for group in equal_sized(items(), batch):
+        found = detect_batch(model, torch.stack([image for _, image in group]))
+        for (target, image), detections in zip(group, found, strict=True):
+            resized = detections.resized((image.shape[-2], image.shape[-1]), target["photo_size"])
+            results += known_classes(resized.to_coco(target["image_id"], dataset.categories))
     if not seen:
         raise InputError(f"None of the photos of {dataset.source.where} could be read.")
     truth = ground_truth(dataset.source, seen, dataset.categories)

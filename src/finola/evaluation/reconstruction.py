@@ -77,7 +77,7 @@ def _elastic(
         elastic.decode(model, found, size),
         None if refined is None else elastic.decode(model, refined, size),
         elastic.count(model, found),
-        found.length.reshape(grid_of(size, model.config.image_size)),
+        found.length.reshape(grid_of(size, model.config.image_size)).cpu(),
     )
 
 

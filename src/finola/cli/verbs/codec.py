@@ -1,7 +1,4 @@
-"""finola compress, decompress and calibrate: photos to `.finola` files and back, and the codec of a model.
-
-The codec runs on the CPU, where its files do not depend on the machine.
-"""
+"""finola compress, decompress and calibrate: photos to `.finola` files and back, and the codec of a model."""
 
 from __future__ import annotations
 
@@ -14,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from finola.cli.inputs import (
     Photo,
     add_data,
+    add_device,
     add_leading_model,
     add_limit,
     add_photos,
+    device_of,
     find_files,
     find_photos,
     integer,
+    load_model,
     open_dataset,
     positive,
     positive_number,
@@ -27,13 +27,16 @@ from finola.cli.inputs import (
 )
 from finola.cli.output import add_force, input_files, print_error, print_json, print_table, progress, progress_bar
 from finola.cli.verbs import Verb
+from finola.cli.verbs.embed import add_engine, run_batch
 from finola.config import DEFAULT_CODEC, PLAIN_CODEC, show_size
-from finola.errors import InputError
+from finola.errors import InputError, require
 from finola.files import output_path, output_paths
 from finola.hub import bundled_models, local_folder
 from finola.locations import SKIMAGE, WRITE
 
 if TYPE_CHECKING:
+    import torch
+
     from finola.autoencoder import Autoencoder
 
 TILES, PHOTOS = 9600, 400  # samples for calibration
@@ -49,19 +52,28 @@ def _add_compress(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latents", type=positive, metavar="K", help="maximum number of latents per tile")
     text = f"bundled codec, or folder of a calibrated model (default: {DEFAULT_CODEC}; in mode paper: {PLAIN_CODEC})"
     parser.add_argument("-m", "--model", help=text)
+    add_device(parser)
     parser.add_argument(
         "--mode", choices=["coded", "paper"], default="coded", help="paper: four bits per latent without entropy coding"
     )
     text = "rate-distortion optimisation with the decoder (default: 0, off)"
     parser.add_argument("--effort", type=integer(0, 9), default=0, metavar="0-9", help=text)
     parser.add_argument("--exif", action="store_true", help="keep the EXIF metadata")
-    parser.add_argument("--workers", type=positive, default=1, help="number of processes (default: %(default)s)")
+    text = "compress one data set to WebDataset shards in the folder of -o, resuming a run that is there"
+    parser.add_argument("--shards", action="store_true", help=text)
+    parser.add_argument("--split", help="--shards: train, val, test or all (default: all)")
+    add_engine(parser)
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def compress(args: argparse.Namespace) -> int:
-    """Compress photos to `.finola` files and print size and PSNR."""
+    """Compress photos to `.finola` files and print size and PSNR, or a data set to shards."""
+    if args.shards:
+        return _compress_shards(args)
+    for name in ("engine", "shard_size", "split"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name.replace('_', '-')} applies to data sets: add --shards, and a folder with -o.")
     pairs = targets(find_photos(args.photos, args.limit), args.out, ".finola", (".finola",))
     options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "mode", "effort")}
     if args.mode == "paper":
@@ -72,15 +84,16 @@ def compress(args: argparse.Namespace) -> int:
     written = output_paths([target for _, target in pairs], inputs, args.force, create=True)
 
     from finola.cli.loop import Loop
-    from finola.codec.calibration import load_codec
+    from finola.codec.calibration import codec_on
     from finola.codec.codec import default_codec
 
     model = args.model or default_codec(args.mode)
-    load_codec(model)  # raise for an unknown model before any photo is read
-    options |= {"model": model, "keep_exif": args.exif}
+    device = device_of(args)
+    codec_on(model, device)  # raise for an unknown model before any photo is read
+    options |= {"model": model, "keep_exif": args.exif, "device": device}
     loop = Loop(args, "compressing")
     tasks = [(photo, str(target), options) for (photo, _), target in zip(pairs, written, strict=True)]
-    rows = list(loop.each(compress_one, tasks, args.workers))
+    rows = list(loop.each(compress_one, tasks, args.workers or 1))
     for row in rows:
         if not row.get("bpp_reached", True):
             text = f"{row['file']} has {row['bpp']:.4g} bits per pixel, the minimum of this model"
@@ -94,6 +107,21 @@ def compress(args: argparse.Namespace) -> int:
             body.append(("mean", *_cells({key: sum(row[key] for row in rows) / len(rows) for key in keys})))
         print_table(f"compressed with {model}", ["file", "bytes", "bpp", "PSNR, dB", "seconds"], body)
     return loop.code
+
+
+def _compress_shards(args: argparse.Namespace) -> int:
+    if len(args.photos) != 1 or args.out is None:
+        raise InputError(f"--shards takes one data set and a folder with -o, not {len(args.photos)} inputs.")
+    if args.engine == "ray":
+        require("ray")
+    from finola.batch import compress_dataset
+
+    args.data = args.photos[0]
+    names = ("model", "limit", "quality", "bpp", "latents", "mode", "effort", "device")
+    options = {name: getattr(args, name) for name in names}
+    return run_batch(
+        args, compress_dataset, options | {"keep_exif": args.exif, "split": args.split or "all"}, "compressing"
+    )
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -146,7 +174,7 @@ def compress_one(photo: Photo, target: str, options: dict[str, Any]) -> dict[str
     made = compress(photo.name if photo.data is None else photo.open(), **options)
     seconds = time.perf_counter() - start
     write_bytes(Path(target), made.data)
-    rebuilt = decompress(made.data, model=options["model"])
+    rebuilt = decompress(made.data, model=options["model"], device=options.get("device", "cpu"))
     original = Regions(photo.open(), photo.name, srgb=True)
     height, width = original.size
     rows = max(1, STRIP_PIXELS // width)
@@ -164,6 +192,7 @@ def _add_decompress(parser: argparse.ArgumentParser) -> None:
     text = "file for one input, else a folder (default: PNG next to each, photo.finola.png if photo.png exists)"
     parser.add_argument("-o", "--out", help=text)
     parser.add_argument("-m", "--model", help="folder of the model used for compression, if it is not bundled")
+    add_device(parser)
     parser.add_argument("--workers", type=positive, default=1, help="number of processes (default: %(default)s)")
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -177,7 +206,8 @@ def decompress(args: argparse.Namespace) -> int:
     from finola.cli.loop import Loop
 
     loop = Loop(args, "decompressing")
-    tasks = [(file.name, str(target), args.model) for (file, _), target in zip(pairs, written, strict=True)]
+    device = device_of(args)
+    tasks = [(file.name, str(target), args.model, device) for (file, _), target in zip(pairs, written, strict=True)]
     rows = list(loop.each(decompress_one, tasks, args.workers))
     if args.json:
         print_json(rows)
@@ -187,7 +217,7 @@ def decompress(args: argparse.Namespace) -> int:
     return loop.code
 
 
-def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any]:
+def decompress_one(source: str, target: str, model: str | None, device: str | torch.device = "cpu") -> dict[str, Any]:
     """Decode one file, write the photo, and return its size and the decoding time."""
     import time
 
@@ -196,7 +226,7 @@ def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any
 
     start = time.perf_counter()
     container = read_container(source)
-    image = decode(container, model)
+    image = decode(container, model, device=device)
     seconds = time.perf_counter() - start
     write_photo(image, container, Path(target))
     row = {"file": source, "photo": target, "width": container.width, "height": container.height}
@@ -204,7 +234,7 @@ def decompress_one(source: str, target: str, model: str | None) -> dict[str, Any
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    add_leading_model(parser, "model folder, or the name of an untrained wave model", device=False)
+    add_leading_model(parser, "model folder, or the name of an untrained wave model")
     add_data(parser, "train")
     number = parser.add_mutually_exclusive_group()
     text = f"models with q of a fixed length: number of random tiles (default: {TILES})"
@@ -227,9 +257,7 @@ def calibrate(args: argparse.Namespace) -> None:
         raise InputError(f"{args.model} is not a folder, so the output file is unknown. Give it with -o FILE.")
     target = output_path(place, input_files(data=[args.data], models=[args.model]), args.force)
 
-    from finola.model_zoo import load
-
-    model = load(args.model)
+    model = load_model(args)
     if model.config.elastic and args.tiles:
         raise InputError(f"{args.model} is elastic and is calibrated on whole photos; use --photos instead of --tiles.")
     if model.config.elastic and args.plain:

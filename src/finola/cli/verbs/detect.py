@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from finola.cli.inputs import Photo, add_model, add_photos, device_of, find_photos
+from finola.cli.inputs import Photo, add_batch, add_model, add_photos, device_of, find_photos
 from finola.cli.output import add_force, input_files, output_folder, print_json, print_table
 from finola.cli.verbs import Verb
 from finola.cli.verbs.photos import unique_names
@@ -14,12 +14,17 @@ from finola.config import show_size
 from finola.errors import InputError, require
 from finola.files import output_paths, write_text
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
 
 def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     add_photos(parser)
     add_model(parser, help="folder of a trained model, or a hub id")
     parser.add_argument("-o", "--out", default=out, help="folder to write to (default: %(default)s)")
     parser.add_argument("--score", type=float, default=0.5, help="minimum score of objects (default: %(default)s)")
+    add_batch(parser)
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -38,7 +43,7 @@ def run(args: argparse.Namespace, masks: bool) -> int:
     output_paths([*paths.values(), target], inputs, args.force, create=True)
 
     from finola.cli.loop import Loop
-    from finola.evaluation.detection import detect
+    from finola.evaluation.detection import detect_batch, fitted_image
     from finola.heads.mask_rcnn import Segmenter
     from finola.heads.visualisation import draw_detections
     from finola.image_io import pixels, save_photo, to_rgb
@@ -52,15 +57,18 @@ def run(args: argparse.Namespace, masks: bool) -> int:
     content: dict[str, Any] = {"images": [], "annotations": [], "categories": categories}
     numbers = {photo: number for number, photo in enumerate(photos, 1)}
 
-    def detected(photo: Photo) -> tuple[Photo, Any, Any]:
-        rgb = to_rgb(photo.open(), photo.name)
-        return photo, rgb, detect(model, rgb, score=args.score, name=photo.name)
+    opened: dict[Photo, Image] = {}  # decoded photos of the current batch
+
+    def read(photo: Photo) -> Tensor:
+        opened[photo] = to_rgb(photo.open(), photo.name)
+        return fitted_image(model, opened[photo], photo.name)
 
     loop = Loop(args, "detecting")
-    for photo, rgb, detections in loop.each(detected, [(photo,) for photo in photos]):
-        number, path = numbers[photo], paths[photo]
-        detections = detections if masks else detections._replace(masks=None)
+    for photo, image, found in loop.batches(photos, read, partial(detect_batch, model), args.batch):
+        number, path, rgb = numbers[photo], paths[photo], opened.pop(photo)
         width, height = rgb.size
+        found = found if masks else found._replace(masks=None)
+        detections = found.above(args.score).resized((image.shape[1], image.shape[2]), (height, width))
         save_photo(draw_detections(pixels(rgb), detections, model.classes), path)
         content["images"].append({"id": number, "file_name": photo.name, "height": height, "width": width})
         for entry in detections.to_coco(number, [category["id"] for category in categories]):

@@ -142,7 +142,8 @@ def _evaluate_detector(args: argparse.Namespace) -> None:
     dataset = ObjectDataset(source, Fit(*model.size), classes=model.classes)
     if not any(category >= 0 for category in dataset.categories):
         raise InputError(f"{source.where} has none of the classes of {args.model}. Use data with matching class names.")
-    metrics = evaluate_detection(model, dataset, progress(range(len(dataset)), len(dataset), "evaluating"))
+    indices = progress(range(len(dataset)), len(dataset), "evaluating")
+    metrics = evaluate_detection(model, dataset, indices, args.batch)
     results = metrics.pop("results")
     summary: dict[str, Any] = {"model": args.model, "encoder": model.encoder_name, "head": model.head_name}
     summary |= {"data": args.data, "split": args.split} | metrics

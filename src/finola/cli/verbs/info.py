@@ -1,22 +1,24 @@
-"""finola info: print the header of a .finola file without decoding it."""
+"""finola info: print the header of a .finola file without decoding it, or versions of the installation."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
+import finola
 from finola.config import ModelConfig
 from finola.hub import UNTRAINED, bundled_models, full_name
 
 if TYPE_CHECKING:
     from finola.codec.container import Container
 
-HELP = "print size, model and settings of a .finola file"
+HELP = "print size, model and settings of a .finola file, or the installed versions"
 MODES = ("coded", "paper", "elastic")  # by number in the header
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "lightning", "gradio")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="a .finola file")
+    parser.add_argument("file", nargs="?", help="a .finola file; without one, print the installed versions")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -28,13 +30,31 @@ def tiles(container: Container) -> int | None:
     return -(-container.height // height) * -(-container.width // width)
 
 
-def run(args: argparse.Namespace) -> None:
-    from finola.cli.output import print_json, print_table
+def installation() -> dict[str, object]:
+    """Versions to quote in a report of an error: finola, Python, the system and the installed libraries."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, object] = {
+        "finola": finola.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(terse=True),
+    }
+    for library in LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            found[library] = None
+    return found | {"models": ", ".join(bundled_models())}
+
+
+def header(path: str) -> dict[str, object]:
+    """Fields of the header of a .finola file."""
     from finola.codec.container import read_container
 
-    container = read_container(args.file)
+    container = read_container(path)
     size = container.overhead() + len(container.payload)
-    fields: dict[str, object] = {
+    return {
         "width": container.width,
         "height": container.height,
         "grey": container.grey,
@@ -50,11 +70,17 @@ def run(args: argparse.Namespace) -> None:
         "exif_bytes": len(container.exif or b""),
         "icc_bytes": len(container.icc or b""),
     }
+
+
+def run(args: argparse.Namespace) -> None:
+    from finola.cli.output import print_json, print_table
+
+    fields = header(args.file) if args.file else installation()
     if args.json:
         print_json(fields)
     else:
         print_table(
-            args.file,
+            args.file or "installation",
             ["", ""],
             [(key.replace("_", " "), "–" if value is None else value) for key, value in fields.items()],
         )

@@ -27,6 +27,7 @@ from finola.cli.output import add_force, input_files, print_json, print_table
 from finola.config import DEFAULT_WHOLE
 from finola.errors import InputError
 from finola.files import output_path, plot_path, write_text
+from finola.model_zoo import check_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,11 +111,11 @@ def run(args: argparse.Namespace) -> None:
         if args.name not in ("fit", "observe"):
             plot_path(args.out)
         args.out = str(output_path(args.out, inputs, args.force))
+    check_name(args.model)
     args.act(args)
 
 
 def _fit(args: argparse.Namespace) -> None:
-
     model = load_model(args)
     data = open_cropped(args, model.config)
     statistics = _fitted(args, model, data)

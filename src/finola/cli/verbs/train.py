@@ -77,9 +77,16 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or f"runs/{canonical(recipe.name).replace('/', '-')}"
 
     _check_export(args, recipe, out)
+    from finola.cli.output import print_error
+    from finola.training.monitor import EXIT_CODE, LostRankError
     from finola.training.trainer import train
 
-    outcome = train(recipe, out, resume=args.resume, export_to=args.export, half=args.half, quiet=args.json)
+    try:
+        outcome = train(recipe, out, resume=args.resume, export_to=args.export, half=args.half, quiet=args.json)
+    except LostRankError as error:
+        if error.announce:
+            print_error("train", f"{error}.")
+        return EXIT_CODE
     return _report(outcome, recipe, args.json)
 
 

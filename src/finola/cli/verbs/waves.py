@@ -26,6 +26,7 @@ from finola.cli.output import add_force, input_files, print_json, print_table, p
 from finola.cli.verbs import Verb
 from finola.errors import InputError
 from finola.files import output_path, output_paths, plot_path, write_text
+from finola.model_zoo import check_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +62,7 @@ def waves(args: argparse.Namespace) -> int:
         plot_path(args.plot)
         output_path(args.plot, input_files([photo.name for photo in every], models=[args.model]), args.force)
 
+    check_name(args.model)
     from finola.cli.loop import Loop
     from finola.plotting.waves import plot_waves
     from finola.wave.analysis import waves
