@@ -15,6 +15,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from finola.app import streams
 from finola.app import uploads as uploads_module
 from finola.app.guard import Guard
 from finola.app.photos import example
@@ -38,6 +39,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as environment:
         for name in ("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED"):
             environment.setenv(name, "")
+        environment.setattr(streams, "LINGER", 0.0)  # these tests read every stream to its end
         yield asyncio.run(create())
 
 

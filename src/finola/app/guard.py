@@ -5,24 +5,19 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from finola.app.payload import MAX_BODY, SESSION, checked_body
+from finola.app.streams import Application, Message, Receive, Scope, Send, Streams
 from finola.app.uploads import Uploads
 from finola.app.visitors import Visitors
 from finola.errors import InputError
 
 if TYPE_CHECKING:
     import gradio as gr
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # The browser may load resources from this server only.
 POLICY = (
@@ -55,6 +50,7 @@ class Guard:
     ) -> None:
         self.app, self.page, self.uploads, self.visitors = app, page, uploads, visitors
         self.hosts = frozenset(_host_name(host) for host in hosts)
+        self.streams = Streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -64,18 +60,25 @@ class Guard:
         send = _with_headers(send)
         if refusal := self._refusal(scope):
             return await _answer(send, *refusal)
+        path, session = scope["path"], ""
         with ExitStack() as connection:
             try:
-                if scope["path"] == JOIN:
+                if path == JOIN:
                     body, session = checked_body(await _read(receive), self.page, self.uploads)
                     self.visitors.returned(session)
                     scope, receive = _replace_body(scope, receive, body)
-                connection.enter_context(self._connection(scope))
-                if scope["path"] == UPLOAD:
+                elif path == DATA:
+                    session = _session_of(scope)
+                connection.enter_context(self._connection(scope, session))
+                if path == UPLOAD:
                     send = _with_own_paths(send, self.uploads)
             except InputError as error:
                 return await _answer(send, 400, str(error))
+            if path == DATA:
+                return await self.streams.serve(self.app, scope, receive, send, session)
             await self.app(scope, receive, send)
+            if path == JOIN:
+                self.streams.joined(session)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason if the request is not allowed."""
@@ -110,7 +113,7 @@ class Guard:
             return False
         return name in self.hosts or (_is_address(name) and bool(self.hosts & {"0.0.0.0", "::"}))
 
-    def _connection(self, scope: Scope) -> AbstractContextManager[None]:
+    def _connection(self, scope: Scope, session: str) -> AbstractContextManager[None]:
         """Context of a request: registers a visitor's connection, or reserves space for an upload."""
         path = scope["path"]
         if path == UPLOAD:
@@ -118,12 +121,15 @@ class Guard:
             return self.uploads.receiving(int(headers[b"content-length"]))
         if path.startswith(HEARTBEAT):
             return self.visitors.connected(path.removeprefix(HEARTBEAT))
-        if path == DATA:
-            session = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0]
-            if not SESSION.fullmatch(session):
-                raise InputError("The session's name is invalid.")
-            return self.visitors.connected(session)
-        return nullcontext()
+        return self.visitors.connected(session) if path == DATA else nullcontext()
+
+
+def _session_of(scope: Scope) -> str:
+    """The session whose stream is requested."""
+    session = str(parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0])
+    if not SESSION.fullmatch(session):
+        raise InputError("The session's name is invalid.")
+    return session
 
 
 def _host_name(host: str) -> str:
