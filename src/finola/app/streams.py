@@ -18,6 +18,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LINGER = 3.0  # seconds that a stream waits for another job
+NOTICE = 0.05  # seconds within which the server notices that a connection was closed before the job was sent
 CLOSE = b'"close_stream"'
 
 
@@ -69,6 +70,8 @@ async def _happens(event: asyncio.Event, receive: Receive) -> bool:
     happened, left = asyncio.create_task(event.wait()), asyncio.create_task(disconnected())
     try:
         await asyncio.wait((happened, left), timeout=LINGER, return_when=asyncio.FIRST_COMPLETED)
+        if happened.done():  # Gradio would cancel this job if it were asked to answer it on a closed connection
+            await asyncio.wait((left,), timeout=NOTICE)
         return happened.done() and not left.done()
     finally:
         happened.cancel()
