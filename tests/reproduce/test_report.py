@@ -53,6 +53,7 @@ def test_the_page_shows_verdict_margin_noise_images_minutes_and_machine(tmp_path
     assert "| **holds** |" in verdicts["all-one"] and "1.05 dB | 0.07 dB" in verdicts["all-one"]
     assert NOT_RUN in verdicts["channels"]
     assert "20.05 ± 0.07 | 21.6 |" in page and "2 of 2 diverged" in page
+    assert "4,866 training photos and 200 of 700 validation photos" in page
     assert "4 runs, 4 minutes in all, on a CPU" in page and "3,200 images seen per run" in page
     assert f"**{NEEDS_DATA}** (ImageNet-1K and COCO 2017)" in page
 

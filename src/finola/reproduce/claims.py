@@ -262,7 +262,7 @@ def _waves() -> tuple[Claim, ...]:
     schedule = ("schedule.clock=steps", "trainer.max_time=null", *common)
     starts = [
         row
-        for channels in (64, 256)
+        for channels in (64, 256, 512)
         for row in (
             Row(f"random start, C = {channels}", "{scale}/channels/3072", twin={"channels": channels}),
             Row(
@@ -286,7 +286,7 @@ def _waves() -> tuple[Claim, ...]:
             (),
             "At an equal number of images, training from the wave initialisation is better than from random weights.",
             tuple(starts),
-            tuple(increasing(starts[number].name, starts[number + 1].name) for number in (0, 2)),
+            tuple(increasing(random.name, wave.name) for random, wave in zip(starts[::2], starts[1::2], strict=True)),
             curve=True,
             scales=("cpu",),
         ),

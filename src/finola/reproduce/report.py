@@ -164,6 +164,8 @@ def _details(claim: Claim, result: dict[str, Any], times: dict[str, Any]) -> lis
     shown = " to ".join(f"{count:,}" for count in dict.fromkeys((images[0], images[-1]))) if images else "0"
     spent = sum(value for row in times.get("minutes", {}).values() for value in row.values())
     data = result["data"]
+    limit = TWIN.settings["data"]["val_limit"] if result["scale"] == "cpu" else data["val"]
+    validated = f"{min(limit, data['val']):,} of {data['val']:,}"
     return [
         f"### {claim.name}: {claim.citation()}",
         "",
@@ -174,8 +176,8 @@ def _details(claim: Claim, result: dict[str, Any], times: dict[str, Any]) -> lis
         *(f"| {' | '.join(line)} |" for line in cells),
         "",
         *_curves(result),
-        f"{data['train']:,} training and {data['val']:,} validation photos of {data['name']}; {shown} images seen per "
-        f"run; {len(runs)} runs, {spent:.0f} minutes in all, on {times.get('machine', 'an unknown machine')}.",
+        f"{data['train']:,} training photos and {validated} validation photos of {data['name']}; {shown} images seen "
+        f"per run; {len(runs)} runs, {spent:.0f} minutes in all, on {times.get('machine', 'an unknown machine')}.",
         "",
     ]
 
