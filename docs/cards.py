@@ -52,6 +52,8 @@ TERMS = """## Licence
 The code is Apache-2.0. **The weights have a separate licence: non-commercial research only**, as the photos on which
 they were trained (ImageNet-derived: non-commercial research, no redistribution; Pixabay: Pixabay Content License).
 """
+CROPS = {"paper64": 64, "photo256": 256}
+"""Side of the photos of models of whole images."""
 
 
 def card(name: str) -> str:
@@ -73,7 +75,7 @@ def card(name: str) -> str:
     if name in CURVES:
         parts.append("## Curve\n![PSNR over the number of training images, with the KLT](curve.jpg)\n")
     if (WEIGHTS_FOLDER / name / "speeds.jpg").exists():
-        parts.append("## Waves\n![Wave speeds in the complex plane](speeds.jpg)\n")
+        parts.append(f"## Waves\n{_waves(name)}\n\n![Wave speeds in the complex plane](speeds.jpg)\n")
     return "\n".join([*parts, TERMS])
 
 
@@ -119,6 +121,32 @@ def _metrics(name: str) -> str:
             what = f"accuracy {100 * found['accuracy']:.1f} %"
         rows.append(f"| {found['data']} {found['split']}, {found['images']} photos | {what} | `{command}` |")
     return "\n".join(["| photos | mean | command |", "|---|---|---|", *rows])
+
+
+def _waves(name: str) -> str:
+    """What the matrices are after training, and how well the wave equations hold on photos."""
+    found = json.loads((RESULTS / f"waves-{name}.json").read_text())
+    quadrants = found["quadrants"].values()
+    invertible = sum(quadrant["has_Q"] for quadrant in quadrants)
+    shares = ", ".join(f"{share:.1%} {kind}" for kind, share in found["shares"].items() if share)
+    conditions = [quadrant["cond_B"] for quadrant in quadrants if quadrant["cond_B"] != "infinite"]
+    condition = f"{min(conditions):.3g} to {max(conditions):.3g}" if conditions else "infinite, by construction"
+    rows = {
+        "quadrants in which B is invertible and Q = AB⁻¹ exists": f"{invertible} of {len(quadrants)}",
+        "condition number of B": condition,
+        "condition number of V": " to ".join(
+            f"{extreme(quadrant['cond_V'] for quadrant in quadrants):.3g}" for extreme in (min, max)
+        ),
+        "speeds": shares,
+        "residual of β Δxζ = α Δyζ (horizontal first, vertical first, mean of both)": ", ".join(
+            f"{value:.2g}" for value in found["residual"].values()
+        ),
+        "path inconsistency ‖z_h − z_v‖/‖z‖": f"{found['path_inconsistency']:.2g}",
+        "σ": f"{found['sigma_min']:.4f} to {found['sigma_max']:.4f}",
+    }
+    crop = f" --crop {CROPS[name]}" if name in CROPS else ""
+    head = f"`finola waves {name} --images photos256 --limit {found['images']}{crop}`:\n"
+    return "\n".join([head, "| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
 
 
 def plot_curve(name: str) -> None:

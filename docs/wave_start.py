@@ -81,7 +81,7 @@ def page() -> str:
     seeds = len(next(iter(content["rows"].values()))["seeds"])
     lines = [
         "\n## Measurement\n",
-        f"{data['train']:,} training photos of {data['name']}, resized and cropped to 32×32 pixels, one vector per image, "
+        f"{data['train']:,} training photos of {data['name']}, resized and cropped to 32×32 pixels, one vector each, "
         f"a map of 8×8. PSNR (dB) on {min(limit, data['val'])} of {data['val']} val photos by images seen, the mean of "
         f"{seeds} seeds. The wave start has a value before training.\n",
         "| initialisation | model | " + " | ".join(f"{number:,}" for number in images) + " |",
