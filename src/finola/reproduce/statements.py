@@ -87,7 +87,7 @@ STATEMENTS = {
     ),
     "table:finola-mocov2": Statement(
         "Masked FINOLA is better than MoCo-v2 in tran-1 probing, fine-tuning, detection and segmentation.",
-        COCO,
+        "recognition.md",
         (
             BLOCK_WISE,
             r"moco/w\d+",
@@ -192,7 +192,7 @@ STATEMENTS = {
     ),
     "fig:appendix:recon-ftlin": Statement(
         "Reconstruction from the frozen encoder of masked FINOLA.",
-        IMAGENET,
+        "recognition.md",
         (
             r"masked/[eb]-w2880",
             r"masked/recon-[eb]-w2880",
@@ -200,7 +200,7 @@ STATEMENTS = {
     ),
     "fig:appendix:element-vs-block": Statement(
         "Block-wise masking is better than element-wise masking.",
-        IMAGENET,
+        "recognition.md",
         (
             ELEMENT_WISE,
             BLOCK_WISE,
@@ -212,7 +212,7 @@ STATEMENTS = {
     ),
     "fig:masked-finola-gaussian": Statement(
         "Critical features have a larger Gaussian curvature in masked FINOLA than in FINOLA.",
-        IMAGENET,
+        "recognition.md",
         (
             r"paper/channels/3072",
             r"masked/b-w2880",
