@@ -34,7 +34,7 @@ DATA = {
 STAGES = {
     "tile32": ("train-tile32",),
     "tile64": ("train-tile64", "train-tile64/polish"),
-    "tile64-512": ("train-tile64-512", "train-tile64-512-rounded"),
+    "tile64-512": ("train-tile64-512", "train-tile64-512-quantised"),
     "photo256": ("train-photo256",),
     "paper64": ("train-paper64",),
     "masked-b-w720": ("train-masked-b-w720/pre-training", "train-masked-b-w720"),

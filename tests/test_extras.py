@@ -62,7 +62,7 @@ def test_the_core_commands_import_no_optional_dependency(tmp_path: Path) -> None
         (["reconstruct", "skimage:astronaut"], "demo"),
         (["reconstruct", "{0..9}.png"], "train"),
         (["waves", "waves/64x1@8:32", "--images", "photo.png", "--plot", "speeds.png"], "plot"),
-        (["grow", "photo.png", "-o", "film.mp4"], "film"),
+        (["grow", "photo.png", "-o", "film.mp4"], "video"),
         (["compare", "photo.png", "--methods", "dwt:ll"], "compare"),
         (["embed", "photo.png", "-o", "out"], "batch"),
         (["export", "waves/16x1@4:16", "-o", "out"], "onnx"),

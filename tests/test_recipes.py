@@ -53,7 +53,7 @@ def runs_a_step(name: str, recipe: Recipe) -> None:
     if (
         recipe.task == "reconstruction" and recipe.loss.quantised_fraction
     ):  # initialised from a calibrated model, such as the bundled one
-        recipe = replace(recipe, model=replace(recipe.model, weights=name.removesuffix("-rounded")))
+        recipe = replace(recipe, model=replace(recipe.model, weights=name.removesuffix("-quantised")))
     else:
         recipe = reduced(recipe)
         recipe = replace(recipe, model=replace(recipe.model, weights=None))

@@ -42,7 +42,7 @@ EXTRAS = {
     "fastapi": "app",
     "fsspec": "batch",
     "gradio": "app",
-    "imageio_ffmpeg": "film",
+    "imageio_ffmpeg": "video",
     "lightly": "moco",
     "lightning": "train",
     "matplotlib": "plot",
