@@ -18,7 +18,6 @@ DEFAULT_MODEL = "tile32"
 DEFAULT_CODEC = "tile32"
 PLAIN_CODEC = "tile64-512"  # for mode paper, which needs q of a fixed length
 DEFAULT_WHOLE = "photo256"  # encodes a whole image as one vector
-DEFAULT_CLASSIFIER = "masked-b-w720"
 """Default models of the commands."""
 DEFAULT_LATENTS = 4096
 """Latents of an elastic model for a photo of 256×256 pixels."""

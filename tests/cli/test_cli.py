@@ -9,6 +9,7 @@ import torch
 
 from finola.cli import main
 from finola.image_io import read_photo, save_photo
+from finola.recipes.table import RECIPES
 
 
 def test_help_imports_nothing_heavy():
@@ -28,6 +29,29 @@ def test_models_counts_a_name(capsys):
     first, second = json.loads(capsys.readouterr().out)
     assert first["latent"] == 16384 and first["parameters_per_matrix"] == 1_048_576
     assert second["parameters"]["all"] == sum(v for k, v in second["parameters"].items() if k != "all")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["tile32"], ["tile32"]),
+        (["-m", "tile32"], ["tile32"]),
+        (["tile64", "-m", "tile32"], ["tile32", "tile64"]),  # in the order of the list
+        (["tile3?", "waves/64x1@8:32"], ["tile32", "waves/64x1@8:32"]),
+        (["paper/channels/3072"], ["mf-w2880/3072x1@16"]),
+        (["masked/e-*"], ["masked/e-w720", "masked/e-w1440", "masked/e-w2880"]),
+    ],
+)
+def test_models_are_chosen_by_name_recipe_or_pattern(words, names, capsys):
+    assert main(["models", *words, "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == names
+
+
+def test_models_of_all_recipes_of_the_paper_are_listed_once(capsys):
+    assert main(["models", "paper/*", "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    trained = {recipe["model"]["name"] for name, recipe in RECIPES.items() if name.startswith("paper/")}
+    assert sorted(names) == sorted(trained)
 
 
 def test_models_prints_a_table(capsys):
@@ -72,11 +96,13 @@ def test_damaged_photo_is_reported_and_others_are_processed(verb, tmp_path, caps
         (["reconstruct", "/nowhere/photo.png"], "photo.png"),
         (["reconstruct", "skimage:astronaut", "-m", "tile"], "'tile'"),
         (["models", "mf-w720/1x1"], "'mf-w720/1x1'"),
+        (["models", "-m", "tile46"], "tile64"),
+        (["models", "tile32", "no-such/*"], "'no-such/*'"),
         (["reconstruct", "."], "."),
         (["compress", "skimage:astronaut", "--mode", "paper", "--bpp", "0.2"], "paper"),
         (["probe", "test_resnet", "smoke", "--neighbours", "0"], "--neighbours"),
         (["evaluate", "tile64", "smoke", "--limit", "0"], "0"),
-        (["classify", "skimage:astronaut", "--top", "0"], "--top"),
+        (["classify", "skimage:astronaut", "-m", "masked-b-w720", "--top", "0"], "--top"),
         (["spectrum", "smoke", "-o", "x.json", "--waves", "0"], "--waves"),
         (["spectrum", "smoke", "-o", "x.json", "--limit", "-1"], "--limit"),
     ],

@@ -57,7 +57,7 @@ WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they 
 }
 FROM_FILES = [verb for verb in WRITES if verb != "export"]  # its input is a folder, whose files have other names
 READS = {  # verbs without an argument for an output file
-    "classify": ["INPUT"],
+    "classify": ["INPUT", "-m", "masked-b-w720"],
     "info": ["INPUT"],
     "models": ["INPUT"],
     "probe": ["test_resnet", "INPUT"],
@@ -118,6 +118,21 @@ def test_every_verb_is_covered_here():
     for name, parser in parsers.items():
         writes = parser._option_string_actions.keys() & {"-o", "--out", "--plot", "--sheet", "--export"}
         assert bool(writes) == ("--force" in parser._option_string_actions) == (name in WRITES), name
+
+
+def test_options_have_one_meaning_in_all_verbs():
+    """-m is the model and --model its long name, with a device except where a model is only listed or exported."""
+    meanings: dict[str, set[object]] = {"--limit": set(), "--device": set(), "--batch": set()}
+    for name, parser in verbs():
+        options = parser._option_string_actions
+        assert "--batch-size" not in options
+        if "-m" in options:
+            assert "--model" in options["-m"].option_strings, name
+            assert "--device" in options or name in ("export", "models"), name
+        for option in meanings.keys() & options.keys() if name != "plan" else ():
+            action = options[option]
+            meanings[option].add((action.type, tuple(action.choices or ())))
+    assert all(len(found) == 1 for found in meanings.values()), meanings
 
 
 @pytest.mark.parametrize("verb", WRITES)

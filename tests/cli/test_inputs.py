@@ -105,8 +105,11 @@ def test_a_limit_below_one_is_rejected(limit, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there_is_rejected(home, capsys):
-    assert "cuda" in failed(capsys, ["reconstruct", "photos", "-m", MODEL, "--device", "cuda"])
+@pytest.mark.parametrize(
+    "arguments", [["reconstruct", "photos", "-m", MODEL], ["compare", "photos", "--methods", MODEL]]
+)
+def test_a_device_that_is_not_there_is_rejected(arguments, home, capsys):
+    assert "cuda" in failed(capsys, [*arguments, "--device", "cuda"])
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_a_device_that_is_not_there_is_rejected(home, capsys):
         ["compress", "no-such.jpg"],
         ["compress", "x.jpg", "--quality", "500"],
         ["decompress", "no-such.finola"],
-        ["classify", "no-such.jpg"],
+        ["classify", "no-such.jpg", "-m", "masked-b-w720"],
         ["reconstruct", "x.jpg", "-m", "tile46"],
         ["classify", "x.jpg", "-m", "tile46"],
         ["detect", "no-such.jpg", "-m", "x"],

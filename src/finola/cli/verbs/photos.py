@@ -20,7 +20,7 @@ from finola.cli.inputs import (
 )
 from finola.cli.output import add_force, input_files, output_folder, print_json, print_table
 from finola.cli.verbs import Verb
-from finola.config import DEFAULT_CLASSIFIER, DEFAULT_MODEL, show_size
+from finola.config import DEFAULT_MODEL, show_size
 from finola.files import output_paths
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def unique_names(photos: Sequence[Photo]) -> dict[Photo, str]:
 
 def _add_classify(parser: argparse.ArgumentParser) -> None:
     add_photos(parser)
-    add_model(parser, DEFAULT_CLASSIFIER, "a classifier's folder, name or hub id")
+    add_model(parser, None, "a classifier's folder, name or hub id")
     add_batch(parser, 32)
     parser.add_argument("--top", type=positive, default=5, help="number of classes to print (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
