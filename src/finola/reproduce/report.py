@@ -140,7 +140,9 @@ def generate(results: Path) -> str:
         found = {claim.name: stored(claim, scale, results) for claim in claims}
         if scale == "cpu" or any(found.values()):
             lines += _verdicts(title, claims, found)
-            lines += [line for claim in claims if (kept := found[claim.name]) for line in _details(claim, *kept)]
+            for claim in claims:
+                if kept := found[claim.name]:
+                    lines += [*_details(claim, *kept), *_baselines(results / scale / f"{claim.name}.baselines.json")]
     lines += ["## Every table and figure", "", "| | statement | verdict |", "|---|---|---|"]
     for label, statement in STATEMENTS.items():
         lines.append(f"| {cite(label)} | {statement.sentence} | {status_of(label, results)} |")
@@ -178,6 +180,22 @@ def _details(claim: Claim, result: dict[str, Any], times: dict[str, Any]) -> lis
         *_curves(result),
         f"{data['train']:,} training photos and {validated} validation photos of {data['name']}; {shown} images seen "
         f"per run; {len(runs)} runs, {spent:.0f} minutes in all, on {times.get('machine', 'an unknown machine')}.",
+        "",
+    ]
+
+
+def _baselines(path: Path) -> list[str]:
+    """Table of classical transforms on the images of the runs: an output of `finola compare`, if there is one."""
+    if not path.is_file():
+        return []
+    found = json.loads(path.read_text(encoding="utf-8"))
+    ordered = sorted(found["methods"], key=lambda method: float(method["latents"]))
+    return [
+        f"Classical transforms on the same {found['images']} photos, resized and cropped to the same size:",
+        "",
+        "| transform | latents | PSNR, dB |",
+        "|---|---|---|",
+        *(f"| {method['label']} | {method['latents']:,.0f} | {method['psnr']:.2f} |" for method in ordered),
         "",
     ]
 
