@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import fsspec
@@ -112,7 +111,7 @@ def test_another_model_setting_or_data_is_rejected(data: Path, tmp_path: Path) -
 def test_unreadable_photos_are_listed_with_a_reason(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (data / "4.png").write_bytes(b"no photo")
     out = tmp_path / "out"
-    assert main(["embed", str(data), "-m", MODEL, "-o", str(out), "--json"]) == 0
+    assert main(["embed", str(data), "-m", MODEL, "-o", str(out), "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
     assert found["rows"] == PHOTOS - 1 and [error["id"] for error in found["errors"]] == ["4.png"]
     assert [json.loads(line)["index"] for line in (out / "_errors.jsonl").read_text().splitlines()] == [4]
@@ -289,7 +288,6 @@ def test_damaged_embeddings_are_rejected(data: Path, tmp_path: Path) -> None:
         file.write_bytes(good)
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")
 def test_ray_gives_the_same_attempts_and_results(data: Path, tmp_path: Path) -> None:
     from finola.batch.jobs import ATTEMPTS, Failure, Shard, result_from_json, result_to_json
     from finola.batch.ray_engine import attempts_file, do_counted

@@ -24,7 +24,7 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("end", "count"), [("", 2), ("/a.png", 1), ("/*.png", 2), ("/{a,b}.png", 2)])
+@pytest.mark.parametrize(("end", "count"), [("", 2), ("/", 2), ("/a.png", 1), ("/*.png", 2), ("/{a,b}.png", 2)])
 def test_hidden_parents_do_not_hide_the_photos_that_were_asked_for(photos: Path, end: str, count: int) -> None:
     source = find_source(f"file://{photos}{end}")
     assert len(source) == count and source.open(0).size == (8, 8)
@@ -37,8 +37,24 @@ def test_hidden_files_alone_are_not_data(photos: Path) -> None:
         find_source(f"file://{photos}")
 
 
-@pytest.mark.parametrize("url", ["ftp://me:p@ss@host/x", "https://me@host/x?sig=secret", "s3://key:secret@bucket/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://me:p@ss@host/x",
+        "https://me@host/x?sig=secret",
+        "s3://key:secret@bucket/x",
+        "simplecache::https://host/x?token=secret",
+        "zip://a.png::https://host/x?secret",
+        "az://c/x?sig=secret",
+    ],
+)
 def test_urls_are_shown_without_credentials(url: str) -> None:
     shown = without_credentials(url)
     assert not any(word in shown for word in ("me", "p@ss", "ss@", "secret", "key"))
     assert shown.split("?")[0].endswith("/x")
+
+
+def test_messages_are_shown_without_credentials_and_patterns_are_kept() -> None:
+    message = "500, url='https://h/x?token=secret': see ftp://me:secret@h/y"
+    assert "secret" not in without_credentials(message) and without_credentials(message).endswith("ftp://h/y")
+    assert without_credentials("s3://bucket/day=1/??.tar") == "s3://bucket/day=1/??.tar"

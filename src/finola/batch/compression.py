@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from finola.batch.jobs import Made, PhotoError, Shard, photo_error, readable_name
-from finola.batch.runner import LOCAL, SHARD_SIZE, Execution, Summary, run
+from finola.batch.jobs import Made, PhotoError, Shard, attempt_photo, readable_name
+from finola.batch.runner import LOCAL, RAY, SHARD_SIZE, Execution, Summary, run
 from finola.codec.calibration import load_codec
-from finola.codec.codec import check_options, compress, default_codec
+from finola.codec.codec import Compressed, check_options, compress, default_codec
 from finola.data.discovery import find_source
 from finola.data.sources import Source, evenly
 from finola.errors import CorruptFileError, InputError, first_line
@@ -60,13 +60,15 @@ class CompressTask:
                 "use the same model folder on all machines."
             )
         device = choose_device(self.device)
+
+        def compressed(index: int) -> Compressed:
+            return compress(source.open(index), model=self.model, device=device, **self._options())
+
         file, errors = io.BytesIO(), list[PhotoError]()
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for index in range(shard.start, shard.stop):
-                try:
-                    made = compress(source.open(index), model=self.model, device=device, **self._options())
-                except (ValueError, OSError) as error:
-                    errors.append(photo_error(source, index, error))
+                made = attempt_photo(compressed, source, index, errors)
+                if made is None:
                     continue
                 facts = {"id": readable_name(source, index), "index": index}
                 facts |= {"width": made.width, "height": made.height, "model": self.model, "model_hash": self.hash}
@@ -131,7 +133,8 @@ def compress_dataset(
     name = model or default_codec(mode)
 
     def make_task() -> CompressTask:
-        choose_device(device)  # raises if there is no such device
+        if engine != RAY:  # the machines of a cluster have their own devices
+            choose_device(device)  # raises if there is no such device
         digest = load_codec(name).hash.hex()
         return CompressTask(name, digest, quality, bpp, latents, mode, effort, keep_exif, device)
 

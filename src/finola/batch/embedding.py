@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from finola import elastic
-from finola.batch.jobs import Made, PhotoError, Shard, photo_error, readable_name
+from finola.batch.jobs import Made, PhotoError, Shard, attempt_photo, photo_error, readable_name
 from finola.batch.memory import Halving, is_out_of_memory
-from finola.batch.runner import LOCAL, SHARD_SIZE, Execution, Summary, run
+from finola.batch.runner import LOCAL, RAY, SHARD_SIZE, Execution, Summary, run
 from finola.batch.table import DTYPES, Layout, Row, check_table, write_table
 from finola.data.discovery import find_source
 from finola.data.sources import Source, evenly
@@ -114,7 +114,10 @@ def model_hash(model: Autoencoder, name: str) -> str:
 def _cropped(
     task: EmbedTask, model: Autoencoder, source: Source, shard: Shard, halving: Halving, errors: list[PhotoError]
 ) -> Iterator[Row]:
-    """Rows of photos that are resized and cropped to one size, in batches."""
+    """Rows of photos that are resized and cropped to one size, in batches.
+
+    If memory runs out, also while a photo is read, the photos beyond the reduced batch are dropped and read again.
+    """
     assert task.crop is not None
     size = task.crop
     device = next(model.parameters()).device
@@ -129,14 +132,29 @@ def _cropped(
         return _encode_batch(task, model, images)
 
     pending: list[tuple[int, Size, Tensor]] = []
-    for index in range(shard.start, shard.stop):
-        photo = _attempt(read, source, index, errors)
-        if photo is not None:
-            pending.append(photo)
-        if len(pending) == task.batch or index == shard.stop - 1:
-            for (number, shown, _), values in zip(pending, halving.run(encode, pending), strict=True):
-                yield from _row(task, source, number, shown, values, errors)
+    index = shard.start
+    while index < shard.stop or pending:
+        if index < shard.stop and len(pending) < halving.size:
+            is_short = False
+            try:
+                pending.append(read(index))
+            except Exception as error:  # any class, because memory may run out in any library
+                is_short = bool(pending) and is_out_of_memory(error)
+                if not is_short:
+                    errors.append(photo_error(source, index, error))
+            if is_short:
+                halving.halve(len(pending) + 1)
+            else:
+                index += 1
+        elif (found := halving.attempt(encode, pending)) is not None:
+            facts = [(number, shown) for number, shown, _ in pending]
             pending.clear()
+            for (number, shown), values in zip(facts, found, strict=True):
+                yield from _row(task, source, number, shown, values, errors)
+        if len(pending) > halving.size:
+            index = pending[halving.size][0]
+            del pending[halving.size :]
+            errors[:] = [error for error in errors if error.index < index]  # of photos that are read again
 
 
 def _encode_batch(task: EmbedTask, model: Autoencoder, images: Tensor) -> list[dict[str, Any]]:
@@ -162,14 +180,14 @@ def _whole(
 ) -> Iterator[Row]:
     """Rows of whole photos, each cut into tiles. A photo for which memory is insufficient is listed in `errors`."""
     device = next(model.parameters()).device
-    encode = _elastic if model.config.elastic else _tiles
 
     def work(index: int) -> tuple[Size, dict[str, Any]]:
-        image = read_photo(source.open(index), source.name(index))
-        return (image.shape[1], image.shape[2]), encode(task, model, image.to(device), halving)
+        image = read_photo(source.open(index), source.name(index)).to(device)
+        values = _elastic(task, model, image) if model.config.elastic else _tiles(task, model, image, halving)
+        return (image.shape[1], image.shape[2]), values
 
     for index in range(shard.start, shard.stop):
-        found = _attempt(work, source, index, errors)
+        found = attempt_photo(work, source, index, errors)
         if found is not None:
             size, values = found
             yield from _row(task, source, index, size, values, errors)
@@ -185,26 +203,12 @@ def _tiles(task: EmbedTask, model: Autoencoder, image: Tensor, halving: Halving)
     return {"q": torch.stack(q).flatten(), "shape": (*grid, *q[0].shape)}
 
 
-def _elastic(task: EmbedTask, model: Autoencoder, image: Tensor, halving: Halving | None = None) -> dict[str, Any]:
+def _elastic(task: EmbedTask, model: Autoencoder, image: Tensor) -> dict[str, Any]:
     encoded = elastic.encode(model, image, latents=task.latents, per_tile=task.per_tile)
     found = Latents(*(part.cpu() for part in encoded))
     used = torch.arange(found.values.shape[1]) < found.length[:, None]
     grid = grid_of((image.shape[1], image.shape[2]), model.config.image_size)
     return {"q": found.values[used], "shape": grid, "lengths": found.length, "bases": found.bases}
-
-
-def _attempt(work: Callable[[int], Any], source: Source, index: int, errors: list[PhotoError]) -> Any:
-    """Result of `work`; None, after an entry in `errors`, if the photo cannot be read or is too large for memory."""
-    try:
-        return work(index)
-    except (ValueError, OSError) as error:
-        errors.append(photo_error(source, index, error))
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        name = readable_name(source, index)
-        errors.append(PhotoError(index, name, "Out of memory: the photo is too large for this machine.", True))
-    return None
 
 
 def _row(
@@ -265,7 +269,8 @@ def embed(
         elastic.check_options(loaded, latents, per_tile, 0)
         size = _crop_of(loaded, crop, whole)
         _check_features(loaded, features, size)
-        choose_device(device)
+        if engine != RAY:  # the machines of a cluster have their own devices
+            choose_device(device)  # raises if there is no such device
         digest, config = model_hash(loaded, model), str(loaded.config)
         return EmbedTask(model, config, digest, size, latents, per_tile, features, dtype, batch, device)
 

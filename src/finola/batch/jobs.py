@@ -10,13 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, replace
-from typing import IO, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import IO, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
+from finola.batch.memory import causes, is_out_of_memory
 from finola.batch.storage import Folder
+from finola.data.remote import file_system_errors, without_credentials
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, FinolaError, InputError, first_line
+
+Result = TypeVar("Result")
 
 SAME, ATTEMPTS = 2, 4
 """Attempts at a shard with unchanged memory, and in all."""
@@ -180,10 +184,13 @@ class Job:
             return Failure(
                 str(error), system=(error.errno, error.strerror, str(error.filename or Folder(self.out).where))
             )
-        except (FinolaError, ValueError, MemoryError) as error:
+        except (FinolaError, ValueError) as error:
             return Failure(str(error) or type(error).__name__)
-        except Exception:  # a defect: its traceback is shown by the main process
-            return Failure(traceback.format_exc(), is_defect=True)
+        except Exception as error:
+            if is_out_of_memory(error):
+                hint = "Out of memory: use fewer workers, a smaller batch or a smaller model."
+                return Failure(str(error) if str(error).startswith("Out of memory") else hint)
+            return Failure(traceback.format_exc(), is_defect=True)  # the main process shows the traceback
 
     def for_attempt(self, attempt: int) -> Job | None:
         """The job for the first, second, … attempt at a shard: with less memory after several; None after the last.
@@ -209,7 +216,10 @@ class Job:
                 return None
             if record.rows + len(record.errors) != len(shard) or any(error.temporary for error in record.errors):
                 return None
-            with folder.open(name) as stream:
+            with file_system_errors(name), folder.open(name) as stream:
+                if folder.is_local and hashlib.sha256(stream.read()).hexdigest() != record.sha256:
+                    return None
+                stream.seek(0)
                 self.task.check(stream, record.rows)
         except (CorruptFileError, OSError):
             return None
@@ -235,15 +245,33 @@ def result_from_json(text: str) -> Done | Failure:
     return Done(Record.from_json(fields["record"].encode()), tuple(fields["notes"]))
 
 
-def reason_of(error: Exception) -> str:
-    """Message of an exception for the list of errors, in one line."""
-    return " ".join(str(error).split())[:500] or type(error).__name__
+def attempt_photo(work: Callable[[int], Result], source: Source, index: int, errors: list[PhotoError]) -> Result | None:
+    """Result of `work(index)`; None, after an entry in `errors`, if the photo cannot be read or memory runs out."""
+    try:
+        return work(index)
+    except Exception as error:  # any class, because memory may run out in any library
+        errors.append(photo_error(source, index, error))
+    return None
 
 
 def photo_error(source: Source, index: int, error: Exception) -> PhotoError:
-    """Entry for a photo that could not be read; errors of the operating system or network may be temporary."""
-    temporary = isinstance(error, OSError) and not isinstance(error, FinolaError)
-    return PhotoError(index, readable_name(source, index), reason_of(error), temporary)
+    """Entry for a photo that could not be read or is too large for memory; any other exception is raised again."""
+    name = readable_name(source, index)
+    if is_out_of_memory(error):
+        return PhotoError(index, name, "Out of memory: the photo is too large for this machine.", True)
+    if not isinstance(error, ValueError | OSError):
+        raise error
+    reason = " ".join(without_credentials(str(error)).split())[:500] or type(error).__name__
+    return PhotoError(index, name, reason, _is_temporary(error))
+
+
+def _is_temporary(error: Exception) -> bool:
+    """Whether the operating system or the network may have caused an error.
+
+    Decoders raise OSError for damaged files, too, but without an error number.
+    """
+    kinds = (FileNotFoundError, ConnectionError, TimeoutError)
+    return any(isinstance(one, kinds) or (isinstance(one, OSError) and one.errno is not None) for one in causes(error))
 
 
 def readable_name(source: Source, index: int) -> str:

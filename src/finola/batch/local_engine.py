@@ -135,13 +135,22 @@ def _describe(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
+def _end(*_: object) -> None:
+    """End a worker by an exception, so that temporary files are removed.
+
+    A signal to the process group is followed by that of the main process, which must not interrupt the end.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 def _work(connection: Connection[Any, Any], job: Job, threads: int) -> None:
     """Main function of a worker: do shards until the pipe is closed, also by the death of the main process."""
     import torch
 
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and ends its workers
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exception, so that temporary files are removed
+    signal.signal(signal.SIGTERM, _end)
     while True:
         try:
             shard, task = connection.recv()

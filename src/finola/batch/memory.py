@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, the one from which it was raised, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out, on the CPU or on a GPU.
+    """Whether an exception, or one from which it was raised, means that memory ran out, on the CPU or on a GPU.
 
     >>> is_out_of_memory(RuntimeError("CUDA out of memory.")), is_out_of_memory(RuntimeError("shape mismatch"))
     (True, False)
     """
     known = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in known)
+    return any(
+        isinstance(one, MemoryError) or (isinstance(one, RuntimeError) and any(text in str(one) for text in known))
+        for one in causes(error)
     )
 
 
@@ -43,13 +51,13 @@ class Halving:
         done = 0
         while done < len(items):
             batch = items[done : done + self.size]
-            found = self._attempt(function, batch)
+            found = self.attempt(function, batch)
             if found is not None:
                 results += found
                 done += len(batch)
         return results
 
-    def _attempt(
+    def attempt(
         self, function: Callable[[Sequence[Item]], Sequence[Result]], batch: Sequence[Item]
     ) -> Sequence[Result] | None:
         """Results of a batch; None, after halving the size, if memory ran out."""
@@ -61,10 +69,14 @@ class Halving:
             if len(batch) == 1:
                 raise MemoryError("Out of memory with a single photo: use a smaller model or another device.") from None
         # Outside of the handler, so that the exception no longer refers to the tensors of the failed attempt.
-        before, self.size = min(self.size, len(batch)), max(1, len(batch) // 2)
-        _release()
-        self.notes = (f"Out of memory with batches of {before}; continuing with batches of {self.size}.",)
+        self.halve(len(batch))
         return None
+
+    def halve(self, tried: int) -> None:
+        """Reduce the size to half of the number of items for which memory was insufficient."""
+        self.size = max(1, tried // 2)
+        _release()
+        self.notes = (f"Out of memory with batches of {tried}; continuing with batches of {self.size}.",)
 
 
 def _release() -> None:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
+from collections.abc import Mapping
 
 import numpy as np
 
 from finola.batch.jobs import Done, Engine, Failure, Job, Shard, result_from_json, result_to_json
 from finola.batch.storage import Folder
 from finola.data import available_cores
-from finola.errors import require
+from finola.errors import InputError, require
 
 
 class ShardActor:
@@ -70,15 +73,33 @@ def run_on_ray(job: Job, shards: list[Shard], workers: int | None) -> Engine:
         if started:
             # The limit of a local instance is the number of workers, also if there are fewer cores.
             cpus = None if "RAY_ADDRESS" in os.environ else max(workers or 1, available_cores())
+            handler = signal.getsignal(signal.SIGTERM)
             ray.init(num_cpus=cpus, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+            if threading.current_thread() is threading.main_thread():  # Ray has replaced the handler
+                signal.signal(signal.SIGTERM, handler)
         try:
-            yield from _results(job, shards, workers or max(1, int(ray.cluster_resources().get("CPU", 1))))
+            device = getattr(job.task, "device", "cpu")
+            yield from _results(job, shards, *actors(device, workers, ray.cluster_resources()))
         finally:
             if started:
                 ray.shutdown()
 
 
-def _results(job: Job, shards: list[Shard], workers: int) -> Engine:
+def actors(device: str, workers: int | None, cluster: Mapping[str, float]) -> tuple[int, int]:
+    """Number of actors and GPUs of each, for the resources of a cluster; actors beyond its GPUs would wait forever.
+
+    >>> actors("auto", None, {"CPU": 16, "GPU": 2}), actors("auto", 4, {"CPU": 16}), actors("cpu", None, {"CPU": 16})
+    ((2, 1), (4, 0), (16, 0))
+    """
+    gpus = int(cluster.get("GPU", 0))
+    if device.startswith("cuda") and gpus == 0:
+        raise InputError(f"The Ray cluster has no GPU for device {device!r}; use the device auto or cpu.")
+    if device.startswith("cuda") or (device == "auto" and gpus):
+        return min(workers or gpus, gpus), 1
+    return workers or max(1, int(cluster.get("CPU", 1))), 0
+
+
+def _results(job: Job, shards: list[Shard], workers: int, gpus: int) -> Engine:
     import ray
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -90,7 +111,7 @@ def _results(job: Job, shards: list[Shard], workers: int) -> Engine:
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
         num_cpus=1,
-        num_gpus=1 if getattr(job.task, "device", "cpu") == "cuda" else None,
+        num_gpus=gpus or None,
     )
     for row in data.iter_rows():
         result = result_from_json(row["result"])

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from finola import elastic
+from finola.batch.embedding import EmbedTask
+from finola.batch.runner import parts_of, read_manifest
 from finola.batch.storage import Folder
 from finola.batch.table import REQUIRED
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line, require
@@ -49,10 +51,11 @@ class Embedding:
     features: np.ndarray | None = None
 
 
-def read_embeddings(out: str | Path) -> Iterator[Embedding]:
+def read_embeddings(out: str | Path, *, partial: bool = False) -> Iterator[Embedding]:
     """Yield the embeddings in a folder, or at a URL, in the order of the data set.
 
-    Checksums, types and shapes are verified; raises CorruptFileError if a file is damaged.
+    Checksums, types and shapes are verified; raises CorruptFileError if a file is damaged. Raises InputError if files
+    of the run are missing, unless `partial` is set. Photos that could not be read have no row in any case.
 
     >>> import tempfile
     >>> from finola.batch import embed
@@ -66,6 +69,13 @@ def read_embeddings(out: str | Path) -> Iterator[Embedding]:
     names = [name for name in folder.names() if name.endswith(".parquet")]
     if not names:
         raise MissingFileError(f"{folder.where} contains no embeddings. Write them with finola embed.")
+    expected = parts_of(read_manifest(folder) or {}, EmbedTask.template)
+    missing = [name for name in expected if name not in names]
+    if missing and not partial:
+        raise InputError(
+            f"{folder.where} has {len(expected) - len(missing)} of {len(expected)} files of its run, {missing[0]} is "
+            "missing: finish the run with the same command of finola embed, or read these files with partial=True."
+        )
     for name in names:
         yield from _read(folder, name)
 

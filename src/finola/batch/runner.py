@@ -52,6 +52,7 @@ class Summary:
     skipped: int  # shards that an earlier run had finished
     bytes: int
     errors: list[PhotoError] = field(default_factory=list)
+    problems: tuple[str, ...] = ()  # data that could not be read when it was opened, such as a truncated tar file
 
 
 def run(
@@ -64,7 +65,7 @@ def run(
     workers = _check_engine(execution, data)
     folder = Folder(execution.out)
     shards = plan(len(source), execution.shard_size)
-    before = None if execution.force else _read_manifest(folder)
+    before = None if execution.force else read_manifest(folder)
     _check_outputs(folder, [shard.file(template) for shard in shards], template, data, before, execution.force)
     task = make_task()
     manifest = _manifest(task, source, data, execution.shard_size)
@@ -78,12 +79,16 @@ def run(
         folder.write(MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
     folder.remove_temporary()
     source.read_in_order()
+    problems = tuple(without_credentials(problem) for problem in source.problems)
+    if execution.say is not None:
+        for problem in problems:
+            execution.say(problem)
     records = {shard.number: record for shard in shards if (record := job.finished(folder, shard)) is not None}
     skipped = len(records)
     pending = [shard for shard in shards if shard.number not in records]
     with contextlib.closing(_start(job, pending, workers, execution.engine)) as results:
         _collect(results, shards, records, execution)
-    return _finish(folder, source, shards, records, skipped)
+    return _finish(folder, source, shards, records, skipped, problems)
 
 
 def _check_engine(execution: Execution, data: object) -> int | None:
@@ -130,17 +135,25 @@ def _collect(results: Engine, shards: list[Shard], records: dict[int, Record], e
                 execution.progress(done, total)
 
 
-def _finish(folder: Folder, source: Source, shards: list[Shard], records: dict[int, Record], skipped: int) -> Summary:
+def _finish(
+    folder: Folder,
+    source: Source,
+    shards: list[Shard],
+    records: dict[int, Record],
+    skipped: int,
+    problems: tuple[str, ...],
+) -> Summary:
     """Write the list of errors and summarise the run."""
     missing = [shard.number for shard in shards if shard.number not in records]
     if missing:
         raise RuntimeError(f"The engine returned no result for {len(missing)} shards, the first is {missing[0]}.")
     errors = [error for shard in shards for error in records[shard.number].errors]
-    lines = [json.dumps({"index": e.index, "id": e.id, "reason": e.reason}) + "\n" for e in errors]
-    folder.write(ERRORS, "".join(lines).encode())
+    lines = [{"index": error.index, "id": error.id, "reason": error.reason} for error in errors]
+    lines += [{"index": None, "id": None, "reason": problem} for problem in problems]
+    folder.write(ERRORS, "".join(json.dumps(line) + "\n" for line in lines).encode())
     folder.remove_temporary()
     rows, size = (sum(getattr(record, name) for record in records.values()) for name in ("rows", "size"))
-    return Summary(folder.where, len(source), rows, len(shards), skipped, size, errors)
+    return Summary(folder.where, len(source), rows, len(shards), skipped, size, errors, problems)
 
 
 def _manifest(task: Task, source: Source, data: str | Path | None, shard_size: int) -> dict[str, Any]:
@@ -157,7 +170,7 @@ def _manifest(task: Task, source: Source, data: str | Path | None, shard_size: i
     }
 
 
-def _read_manifest(folder: Folder) -> dict[str, Any] | None:
+def read_manifest(folder: Folder) -> dict[str, Any] | None:
     """Manifest of the run in a folder; None if there is none."""
     data = folder.read(MANIFEST)
     if data is None:
@@ -191,13 +204,17 @@ def _check_outputs(
 
     A folder without a manifest must have no file of another origin that a reader would take for a part of the run.
     """
+    inputs = [] if data == "smoke" or is_url(data) else locate(data)
+    for place in [str(data)] if is_url(data) else inputs:
+        if folder.is_inside(Folder(place)):  # its files would become data of the next run
+            where = without_credentials(str(place))
+            raise OutputExistsError(f"{folder.where} is in the input folder {where}: choose another output with -o.")
     suffix = template.rpartition(".")[2]
     foreign = [name for name in folder.names() if name.endswith(f".{suffix}")]
     if before is None and foreign and (not force or not set(foreign) <= set(_names_of_run(folder, template, names))):
         hint = "choose an empty folder" if force else "choose an empty folder, or --force to overwrite files of a run"
         raise OutputExistsError(f"{folder.where}/{foreign[0]} already exists: {hint}.")
     if folder.is_local:
-        inputs = [] if data == "smoke" or is_url(data) else locate(data)
         paths = [folder.path / name for name in (MANIFEST, *names)]
         output_paths(paths, inputs, before is not None or force, create=True)
 
@@ -205,13 +222,18 @@ def _check_outputs(
 def _names_of_run(folder: Folder, template: str, names: list[str]) -> list[str]:
     """Names of the files that a new run writes, and of those of the run in the folder, if it has a manifest."""
     try:
-        manifest = _read_manifest(folder) or {}
+        manifest = read_manifest(folder) or {}
     except CorruptFileError:
-        manifest = {}
+        return names
+    return [*names, *parts_of(manifest, template)]
+
+
+def parts_of(manifest: dict[str, Any], template: str) -> list[str]:
+    """Names of the files of a complete run; empty if the manifest is that of another kind of run."""
     photos, size = manifest.get("photos"), manifest.get("shard_size")
     if manifest.get("template") != template or type(photos) is not int or type(size) is not int or size < 1:
-        return names
-    return [*names, *(shard.file(template) for shard in plan(photos, size))]
+        return []
+    return [shard.file(template) for shard in plan(photos, size)]
 
 
 def _remove_run(folder: Folder, template: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 from typing import IO, Any
 
-from finola.data.remote import is_url, without_credentials
+from finola.data.remote import file_system_errors, is_url, without_credentials
 from finola.errors import InputError, first_line, require
 from finola.files import replacing
 
@@ -26,15 +27,17 @@ class Folder:
 
     def __init__(self, where: str | Path) -> None:
         self._system: Any = None
+        where = re.sub("^(file|local)://", "", str(where))
         if is_url(where):
             require("fsspec")
             from fsspec.core import url_to_fs
 
+            self.where = without_credentials(where)
             try:
-                self._system, self._root = url_to_fs(str(where))
+                self._system, self._root = url_to_fs(where)
             except Exception as error:  # every file system of fsspec raises its own classes
-                raise InputError(f"{without_credentials(str(where))} cannot be opened: {first_line(error)}.") from error
-            self.where = without_credentials(str(where))
+                reason = without_credentials(first_line(error))
+                raise InputError(f"{self.where} cannot be opened: {reason}.") from error
         else:
             self.path = Path(where).expanduser()
             self.where = str(self.path)
@@ -43,20 +46,28 @@ class Folder:
     def is_local(self) -> bool:
         return self._system is None
 
+    def is_inside(self, other: Folder) -> bool:
+        """Whether this is the same folder as another, or below it."""
+        if self.is_local and other.is_local:
+            return other.path.is_dir() and self.path.resolve().is_relative_to(other.path.resolve())
+        return not self.is_local and f"{self.where.rstrip('/')}/".startswith(f"{other.where.rstrip('/')}/")
+
     def names(self) -> list[str]:
         """Sorted names of all files and folders at the top level that are not hidden and do not start with `_`."""
         if self.is_local:
             found = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
         else:
-            listed = self._system.ls(self._root, detail=False) if self._system.isdir(self._root) else []
+            with file_system_errors(self.where):
+                listed = self._system.ls(self._root, detail=False) if self._system.isdir(self._root) else []
             found = [path.rstrip("/").rpartition("/")[2] for path in listed]
         return sorted(name for name in found if not name.startswith((".", "_")))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file atomically. Object stores make a file visible when it is complete."""
         if not self.is_local:
-            self._system.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
-            self._system.pipe_file(self._at(name), data)
+            with file_system_errors(f"{self.where}/{name}"):
+                self._system.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+                self._system.pipe_file(self._at(name), data)
             return
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +80,7 @@ class Folder:
         size = self.size(name)
         if size is None or size > most:
             return None
-        with self.open(name) as stream:
+        with file_system_errors(f"{self.where}/{name}"), self.open(name) as stream:
             return stream.read()
 
     def size(self, name: str) -> int | None:
@@ -77,20 +88,24 @@ class Folder:
         if self.is_local:
             path = self.path / name
             return path.stat().st_size if path.is_file() else None
-        return int(self._system.size(self._at(name))) if self._system.isfile(self._at(name)) else None
+        with file_system_errors(f"{self.where}/{name}"):
+            return int(self._system.size(self._at(name))) if self._system.isfile(self._at(name)) else None
 
     def open(self, name: str) -> IO[bytes]:
         if self.is_local:
             return (self.path / name).open("rb")
-        stream: IO[bytes] = self._system.open(self._at(name), "rb")
+        with file_system_errors(f"{self.where}/{name}"):
+            stream: IO[bytes] = self._system.open(self._at(name), "rb")
         return stream
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
         if self.is_local:
             (self.path / name).unlink(missing_ok=True)
-        elif self._system.isfile(self._at(name)):
-            self._system.rm_file(self._at(name))
+            return
+        with file_system_errors(f"{self.where}/{name}"):
+            if self._system.isfile(self._at(name)):
+                self._system.rm_file(self._at(name))
 
     def remove_temporary(self) -> None:
         """Remove the temporary files that killed processes have left behind."""

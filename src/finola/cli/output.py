@@ -36,8 +36,15 @@ def is_bad_input(error: Exception) -> bool:
         return True
     if type(error).__name__ == "SafetensorError":  # compared by name, because importing safetensors is slow
         return True
-    known = ("can't allocate memory", "out of memory", MISMATCH)  # PyTorch has no separate class for some of these
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in known)
+    return isinstance(error, RuntimeError) and (MISMATCH in str(error) or _is_out_of_memory(error))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if not isinstance(error, RuntimeError):
+        return isinstance(error, MemoryError)
+    from finola.batch.memory import is_out_of_memory  # slow, because it imports PyTorch
+
+    return is_out_of_memory(error)
 
 
 def describe_error(error: Exception) -> str:
@@ -46,12 +53,12 @@ def describe_error(error: Exception) -> str:
         file = error.filename2 or error.filename
         return f"{file}: {error.strerror}." if file else f"{error.strerror}."
     text = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in text):
+    if isinstance(error, RecursionError):
+        return f"The input is nested too deeply ({text})."
+    if _is_out_of_memory(error):
         return f"Out of memory{f' ({text})' if text else ''}: use a smaller input."
     if isinstance(error, RuntimeError) and MISMATCH in text:
         return f"The weights do not match the model in config.json: {str(error).splitlines()[1].strip()}"
-    if isinstance(error, RecursionError):
-        return f"The input is nested too deeply ({text})."
     return text or f"{type(error).__name__}."
 
 

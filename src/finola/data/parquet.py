@@ -1,5 +1,6 @@
 """Photos in Parquet files: a column of encoded images, and optional columns of labels and class names."""
 
+import errno
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from finola.data.checks import parse_json
-from finola.data.remote import File, RemoteFile, open_binary, size_of
+from finola.data.remote import File, RemoteFile, open_binary, size_of, without_credentials
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, require, shorten
 from finola.image_io import open_photo
@@ -123,13 +124,18 @@ def _opened(file: File) -> Iterator[Any]:
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Convert exceptions of pyarrow and of the checks in this module to `CorruptFileError` with `name`."""
+    """Convert exceptions of pyarrow and of the checks in this module to `CorruptFileError` with `name`.
+
+    Other classes are those of the file system of a remote file, and are converted to OSError.
+    """
     from pyarrow import ArrowException
 
     try:
         yield
     except (ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError) as error:
         raise CorruptFileError(f"{name} cannot be read as Parquet: {first_line(error)}.") from error
+    except Exception as error:
+        raise OSError(errno.EIO, without_credentials(first_line(error)), name) from error
 
 
 def _choose_columns(schema: Any) -> tuple[str, str | None]:

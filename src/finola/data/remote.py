@@ -1,7 +1,9 @@
 """Photos, Parquet files and tar shards at any URL that fsspec can open, such as `s3://bucket/photos`."""
 
+import errno
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -10,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from finola.data.sources import Source, split_by_name
-from finola.errors import InputError, MissingFileError, first_line, require
+from finola.errors import FinolaError, InputError, MissingFileError, first_line, require
 from finola.image_io import open_photo
 from finola.locations import expand_braces, is_photo
 
@@ -26,14 +28,34 @@ def is_url(source: object) -> bool:
     return isinstance(source, str) and _URL.match(source) is not None
 
 
-def without_credentials(url: str) -> str:
-    """A URL without user name, password and query, for messages and manifests.
+def without_credentials(text: str) -> str:
+    """A URL, or a message with URLs, without user names, passwords and queries, for messages and manifests.
 
-    >>> without_credentials("ftp://me:secret@host/photos"), without_credentials("https://host/a.tar?token=secret")
-    ('ftp://host/photos', 'https://host/a.tar?…')
+    >>> without_credentials("ftp://me:secret@host/photos"), without_credentials("az://host/a.tar?token=secret")
+    ('ftp://host/photos', 'az://host/a.tar?…')
     """
-    url = re.sub(r"//[^/]*@", "//", url)
-    return re.sub(r"^(https?://[^?]*\?).+", r"\1…", url)  # in other URLs a question mark is part of a pattern
+    text = re.sub(r"//[^/\s]*@", "//", text)
+    text = re.sub(r"(https?://[^?]*\?)\S+", r"\1…", text)
+    # In other URLs a question mark may belong to a pattern, but a query has an equals sign.
+    return re.sub(r"(://[^?]*\?)[^\s=]*=\S*", r"\1…", text)
+
+
+@contextmanager
+def file_system_errors(where: str) -> Iterator[None]:
+    """Convert exceptions of a file system to OSError with a number: every file system of fsspec has its own classes."""
+    try:
+        yield
+    except (FinolaError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None and error.strerror:
+            raise OSError(error.errno, error.strerror, where) from error
+        if isinstance(error, FileNotFoundError):
+            raise OSError(errno.ENOENT, "No such file or folder", where) from error
+        reason = without_credentials(first_line(error))
+        if isinstance(error, NotImplementedError):
+            reason = "the file system does not support this operation"
+        raise OSError(errno.EIO, reason, where) from error
 
 
 @dataclass(frozen=True)
@@ -49,7 +71,8 @@ class RemoteFile:
         return self.path.rpartition("/")[2]
 
     def open(self) -> IO[bytes]:
-        stream: IO[bytes] = self.system.open(self.path, "rb")
+        with file_system_errors(str(self)):
+            stream: IO[bytes] = self.system.open(self.path, "rb")
         return stream
 
     def __str__(self) -> str:
@@ -74,7 +97,7 @@ class RemoteFolderSource(Source):
 
     def __init__(self, files: Sequence[RemoteFile], root: str, where: str) -> None:
         self.where, self.classes = where, {}
-        self._system, self._root = files[0].system, root
+        self._system, self._root = files[0].system, root.rstrip("/")
         names = [file.path.removeprefix(root).lstrip("/") or file.name for file in files]
         self._names = np.array([name.encode(errors="surrogateescape") for name in names])
         self._sizes = np.array([file.size for file in files])
@@ -87,7 +110,9 @@ class RemoteFolderSource(Source):
 
     def open(self, index: int) -> Image.Image:
         name = self.name(index)
-        return open_photo(self._system.cat_file(f"{self._root}/{name}"), name)
+        with file_system_errors(name):
+            data = self._system.cat_file(f"{self._root}/{name}")
+        return open_photo(data, name)
 
     def extent(self) -> bytes:
         return self._sizes.tobytes()
@@ -112,7 +137,7 @@ def find_remote(url: str) -> tuple[list[RemoteFile], str]:
         except FileNotFoundError:
             entries = {}
         except Exception as error:  # every file system of fsspec raises its own classes
-            raise InputError(f"{shown} cannot be opened: {first_line(error)}.") from error
+            raise InputError(f"{shown} cannot be opened: {without_credentials(first_line(error))}.") from error
         if not entries:
             raise MissingFileError(f"There is no file or folder {without_credentials(part)!r}.")
         found |= entries

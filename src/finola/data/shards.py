@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from finola.data.checks import check_name
-from finola.data.remote import File, open_binary, size_of
+from finola.data.remote import File, file_system_errors, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, shorten
 from finola.image_io import open_photo
@@ -61,9 +61,11 @@ class ShardSource(Source):
 
     def open(self, index: int) -> Image.Image:
         shard, offset, size, _ = (int(value) for value in self._rows[index])
-        with open_binary(self._files[shard]) as file:
+        name = self.name(index)
+        with file_system_errors(name), open_binary(self._files[shard]) as file:
             file.seek(offset)
-            return open_photo(file.read(size), self.name(index))
+            data = file.read(size)
+        return open_photo(data, name)
 
     def label(self, index: int) -> int:
         return int(self._rows[index, 3])
