@@ -129,8 +129,11 @@ def load_detector(name: str | Path) -> Detector | Segmenter:
     return (Segmenter if model_type(folder) == "segmenter" else Detector).from_pretrained(folder)
 
 
-def load_model(name: str | Path) -> nn.Module:
-    """Load a model of any type: an autoencoder, a masked model, a classifier, a detector or a segmenter.
+def load_model(name: str | Path, *, untrained: bool = False) -> nn.Module:
+    """Load a model of any type: an autoencoder, a masked model, a classifier, a detector, a segmenter or an encoder.
+
+    With `untrained`, the name of an encoder that has no trained weights builds it randomly initialised, as
+    `load_encoder` does.
 
     >>> type(load_model("masked-b-w720")).__name__
     'Classifier'
@@ -140,8 +143,8 @@ def load_model(name: str | Path) -> nn.Module:
         from finola.masked import MaskedFinola
 
         return MaskedFinola.from_pretrained(name)
-    if kind == "encoder":
-        return load_encoder(name)
+    if kind == "encoder" or (untrained and kind is None and "@" not in full_name(str(name))):
+        return load_encoder(name).eval()
     loaders = {"classifier": load_classifier, "detector": load_detector, "segmenter": load_detector}
     return loaders.get(kind or "", load)(name)
 

@@ -24,12 +24,12 @@ def photos(tmp_path):
     astronaut = read_photo("skimage:astronaut")
     for number, size in enumerate([(48, 64), (17, 23), (176, 180), (16, 16)]):
         save_photo(astronaut[:, 60 : 60 + size[0], 150 : 150 + size[1]], folder / f"{number}.png")
-    (folder / "broken.png").write_bytes(b"no picture")
     return folder
 
 
 def test_metrics_match_the_model(photos, tmp_path, capsys):
-    assert main(["evaluate", MODEL, str(photos), "--split", "all", "--json", "-o", str(tmp_path / "out")]) == 0
+    (photos / "broken.png").write_bytes(b"no picture")
+    assert main(["evaluate", MODEL, str(photos), "--split", "all", "--json", "-o", str(tmp_path / "out")]) == 2
     summary = json.loads(capsys.readouterr().out)
     model = finola.load(MODEL)
     originals = [read_photo(photos / f"{number}.png")[None] for number in range(4)]

@@ -30,12 +30,12 @@ def place(tmp_path_factory):
         save_photo(photo[0], folder / "photos" / f"{index}.png")
     (folder / "photos" / "2b.png").write_bytes(b"damaged")
     arguments = ["latent", "fit", str(folder / "photos"), "--split", "all", "-m", MODEL, "--crop", "64"]
-    assert main([*arguments, "-o", str(folder / "q.safetensors")]) == 0
+    assert main([*arguments, "-o", str(folder / "q.safetensors")]) == 2  # one photo is unreadable
     return folder
 
 
-def run_json(capsys, *arguments: str) -> dict:
-    assert main([*arguments, "--json"]) == 0
+def run_json(capsys, *arguments: str, code: int = 0) -> dict:
+    assert main([*arguments, "--json"]) == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -46,9 +46,10 @@ def looked_at(place, act: str, *arguments: str) -> list[str]:
 
 def test_statistics_count_readable_photos_by_their_tiles(capsys, place):
     arguments = ["latent", "fit", str(place / "photos"), "--split", "all", "-m", MODEL, "--components", "7"]
-    result = run_json(capsys, *arguments, "--crop", "64", "-o", str(place / "few.safetensors"), "--incremental")
+    words = [*arguments, "--crop", "64", "-o", str(place / "few.safetensors"), "--incremental"]
+    result = run_json(capsys, *words, code=2)
     assert result["count"] == 6 * 4 and result["components"] == 7 and 0.5 < result["variance_held"] < 1
-    assert main([*arguments, "-o", str(place / "few.safetensors"), "--limit", "3", "--crop", "32", "--force"]) == 0
+    assert main([*arguments, "-o", str(place / "few.safetensors"), "--limit", "3", "--crop", "32", "--force"]) == 2
     assert "over 2 photos" in capsys.readouterr().out  # of three from all over the seven, one cannot be read
 
 
@@ -97,25 +98,29 @@ def test_mean_samples_and_interpolations_are_plotted(capsys, place):
 
 def test_nearest_neighbour_is_the_photo_itself_and_unreadable_photos_are_skipped(capsys, place):
     photo = place / "photos" / "4.png"
-    found = run_json(capsys, *looked_at(place, "neighbours", str(photo), str(place / "photos"), "--count", "2"))
+    words = looked_at(place, "neighbours", str(photo), str(place / "photos"), "--count", "2")
+    found = run_json(capsys, *words, code=2)
     best, second = found["neighbours"]
     assert best["name"].endswith("4.png") and best["similarity"] == pytest.approx(1, abs=1e-3)
     assert second["similarity"] < 0.9
-    assert main([*looked_at(place, "neighbours", str(photo), str(place / "photos")), "--force"]) == 0
+    single = run_json(capsys, *words, "--batch", "1", "--force", code=2)
+    for one, other in zip(single["neighbours"], found["neighbours"], strict=True):
+        assert one["name"] == other["name"] and one["similarity"] == pytest.approx(other["similarity"], abs=1e-3)
+    assert main([*looked_at(place, "neighbours", str(photo), str(place / "photos")), "--force"]) == 2
     assert "4.png" in capsys.readouterr().out
 
 
 def test_observations_are_printed_and_saved(capsys, place):
     arguments = ["latent", "observe", str(place / "photos"), "--split", "all", "-m", MODEL, "--crop", "64"]
     saved = place / "observed.json"
-    assert main([*arguments, "-s", str(place / "q.safetensors"), "-o", str(saved)]) == 0
+    assert main([*arguments, "-s", str(place / "q.safetensors"), "-o", str(saved)]) == 2
     assert "reverses colours" in capsys.readouterr().out
     result = json.loads(saved.read_text())
     assert result["images"] == 6 and result["fitted_on"] == 24
     assert result["mean"]["share_of_an_image"] < 1 and result["mirror"]["correlation"] < -0.9
     assert result["interpolation"]["psnr_to_pixel_mix"]["0.5"] > 30
     assert result["components"]["rises_with_k"] and result["components"]["k"][-1] == 23
-    fitted_here = run_json(capsys, *arguments, "--limit", "4")
+    fitted_here = run_json(capsys, *arguments, "--limit", "4", code=2)  # the train split has the unreadable photo
     assert fitted_here["images"] == 4  # from all over the data
     assert fitted_here["fitted_on"] <= 16  # at most four photos of the train split
 

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from placement import ELSEWHERE, SecondDevice
 
 from finola.cli import main
+from finola.cli.inputs import find_photos
 from finola.compare import runner
 from finola.compare.bjontegaard import bd_psnr, bd_rate, common_rates
-from finola.compare.methods import build_method
+from finola.compare.methods import build_method, identity
 from finola.compare.report import deltas, fixed_length, label, quoted
 from finola.compare.runner import Photos
 from finola.errors import InputError
-from finola.image_io import save_photo
+from finola.image_io import read_photo, save_photo
 from finola.metrics import psnr
 
 METHODS = ["dct:1", "dct:3", "jpeg:20", "webp:20", "jpeg@0.9", "waves/16x1@8:32"]
@@ -36,10 +38,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def compare(folder: Path, *more: str) -> dict[str, object]:
+def compare(folder: Path, *more: str, data: list[str] | None = None, code: int = 0) -> dict[str, object]:
+    """Results for the photos in `folder`, or for `data`; the cache and the output are beside the folder."""
     out = folder.parent / "out.json"
     cache = folder.parent / "cache"
-    assert main(["compare", str(folder), "--cache", str(cache), "-o", str(out), "--json", "--force", *more]) == 0
+    words = ["--cache", str(cache), "-o", str(out), "--json", "--force", "--device", "cpu"]
+    assert main(["compare", *(data or [str(folder)]), *words, *more]) == code
     content: dict[str, object] = json.loads(out.read_text())
     return content
 
@@ -56,11 +60,9 @@ def test_metrics_are_correct_and_independent_of_workers(folder: Path, tmp_path: 
         assert (latents, bpp) == means(one)[word][2:]
         # A worker has one thread, so float32 sums over thousands of pixels may have another order: about 1e-6.
         assert quality == pytest.approx(means(one)[word][:2], rel=1e-4)
-    photos = Photos((str(folder),))
-    dataset = photos.open()
     method = build_method("dct:3")
-    images = [photos.image(dataset, index) for index in range(3)]
-    expected = [float(psnr(method.decode(method.encode(image))[None], image[None])) for image in images]  # type: ignore
+    images = [read_photo(path) for path in sorted((folder / "test").iterdir())]
+    expected = [float(psnr(method.decode(method.encode(image))[None], image[None])) for image in images]
     assert means(one)["dct:3"][0] == pytest.approx(sum(expected) / 3, abs=1e-3)
 
 
@@ -80,6 +82,96 @@ def test_interrupted_run_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(runner, "rows_of", lambda image, methods: measured.append(1) or rows_of(image, methods))
     assert means(compare(folder, "--methods", "dct:1", "--workers", "1")) == whole
     assert len(measured) == 2
+
+
+def cached_keys(folder: Path) -> dict[str, set[tuple[str, str]]]:
+    """Method and photo of every cached row, by cache file."""
+    rows = {path.name: map(json.loads, path.read_text().splitlines()) for path in (folder.parent / "cache").iterdir()}
+    return {name: {(row["method"], row["photo"]) for row in some} for name, some in rows.items()}
+
+
+def test_photos_are_files_folders_patterns_data_names_and_scikit_image(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys,  # type: ignore[no-untyped-def]
+) -> None:
+    monkeypatch.setenv("FINOLA_DATA", str(folder.parent))
+    words = ["--methods", "dct:1", "--workers", "1", "--crop", "32"]
+    expected = means(compare(folder, *words))
+    files = [str(path) for path in sorted((folder / "test").iterdir())]
+    for data in (
+        ["photos"],
+        [str(folder / "test" / "*.png")],
+        files,
+        [str(folder / "test" / "test[01].png"), files[2]],
+    ):
+        assert means(compare(folder, *words, data=data)) == expected
+    mixed = compare(folder, *words, data=[str(folder), "skimage:chelsea", files[0]])
+    assert mixed["images"] == 5
+    names = [photo.name for photo in find_photos([str(folder), "skimage:chelsea"], 2, split="test")]
+    assert names == ["test/test0.png", "skimage:chelsea"]  # evenly spread
+
+
+def test_cache_keys_are_the_index_and_the_name_of_a_photo(folder: Path, capsys) -> None:  # type: ignore
+    words = ["--methods", "dct:1", "--workers", "1"]
+    compare(folder, *words)
+    ((name, keys),) = cached_keys(folder).items()
+    assert keys == {("dct:1", f"{index} test/test{index}.png") for index in range(3)}
+    files = [str(path) for path in sorted((folder / "test").iterdir())]
+    compare(folder, *words, data=files)
+    # The file of the cache depends on the names without folders and on pixels, and a row on the word that was given.
+    assert cached_keys(folder) == {name: keys | {("dct:1", f"{index} {file}") for index, file in enumerate(files)}}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_damaged_photo_is_left_out_of_all_methods(folder: Path, workers: str, capsys) -> None:  # type: ignore
+    words = ["--methods", *METHODS[:3], "--workers", workers]
+    intact = [str(folder / "test" / f"test{index}.png") for index in (0, 2)]
+    expected = means(compare(folder, *words, data=intact))
+    path = folder / "test" / "test1.png"
+    path.write_bytes(path.read_bytes()[:60])
+    capsys.readouterr()
+    for _ in range(2):  # the second time from the cache
+        result = compare(folder, *words, code=2)
+        assert [m["images"] for m in result["methods"]] == [2, 2, 2]  # type: ignore
+        assert means(result) == expected
+        (reason,) = result["unreadable"]  # type: ignore
+        said = capsys.readouterr().err
+        assert "test1.png" in reason and reason in said and said.count("\n") == 1
+
+
+def test_a_photo_that_one_method_cannot_encode_is_left_out_of_all(folder: Path, capsys) -> None:  # type: ignore
+    save_photo(torch.rand(3, 4, 16400), folder / "test" / "long.png")  # WebP files have at most 16383 pixels per side
+    sheet = folder.parent / "sheet.png"
+    result = compare(folder, "--methods", "dct:1", "webp:20", "--workers", "1", "--sheet", str(sheet), code=2)
+    assert [m["images"] for m in result["methods"]] == [3, 3]  # type: ignore
+    assert "long.png" in capsys.readouterr().err and sheet.is_file()
+
+
+@pytest.mark.parametrize("word", ["waves/16x1@8:32", "finola:30", "finola-paper:4"])
+def test_models_run_on_any_device_with_rows_of_their_own(word: str) -> None:
+    image = torch.rand(3, 40, 70)
+    here = build_method(word)
+    expected = here.decode(here.encode(image))
+    with SecondDevice():
+        there = build_method(word, device=ELSEWHERE)
+        code = there.encode(image)
+        assert code[1:] == here.encode(image)[1:]
+        assert torch.equal(there.decode(code), expected) and expected.device.type == "cpu"
+    assert identity(word, ELSEWHERE) == f"{identity(word)} {ELSEWHERE.type}"
+    assert identity("jpeg:8", ELSEWHERE) == identity("jpeg:8", "cpu")
+
+
+def test_models_on_a_device_and_other_methods_are_merged(folder: Path, tmp_path: Path) -> None:
+    path = folder / "test" / "test1.png"
+    path.write_bytes(path.read_bytes()[:60])
+    photos = Photos(tuple(find_photos([str(folder)], split="test")))
+    words = ["dct:1", "waves/16x1@8:32", "jpeg:20"]
+    expected = runner.run(photos, words, {}, tmp_path, workers=1)
+    with SecondDevice():
+        found = runner.run(photos, words, {}, tmp_path, workers=1, device=ELSEWHERE)
+    assert [row["word"] for row in found.rows] == 2 * words and list(found.left_out) == [1]
+    assert [row["psnr"] for row in found.rows] == pytest.approx([row["psnr"] for row in expected.rows])
 
 
 def test_all_default_methods_on_a_folder(folder: Path, capsys) -> None:  # type: ignore

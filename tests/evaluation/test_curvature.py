@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from finola.autoencoder import Autoencoder
-from finola.evaluation.curvature import CurvatureMap, curvature, feature_map, load_model, peak_curvature, peaks
+from finola.evaluation.curvature import CurvatureMap, curvature, feature_map, peak_curvature, peaks
 from finola.heads import Classifier
 from finola.masked import MaskedFinola
+from finola.model_zoo import load_encoder, load_model
 from finola.plotting.curvature import plot_curvature
 
 
@@ -89,12 +90,26 @@ def test_a_wave_model_has_no_encoder_map():
 
 def test_any_encoder_has_a_curvature(tmp_path):
     Classifier("test_resnet", "lin", ["a", "b"]).save_pretrained(tmp_path / "classifier")
-    encoders = [load_model("test_resnet"), load_model(str(tmp_path / "classifier"))]
-    for encoder in encoders:
-        z = feature_map(encoder, torch.rand(3, 64, 96), "encoder")
-        assert z.shape == (encoder.channels, 4, 6) and CurvatureMap.of("encoder", z).kappa.isfinite().all()
+    for model in (load_model("test_resnet", untrained=True), load_model(tmp_path / "classifier")):
+        z = feature_map(model, torch.rand(3, 64, 96), "encoder")
+        channels = getattr(model, "encoder", model).channels
+        assert z.shape == (channels, 4, 6) and CurvatureMap.of("encoder", z).kappa.isfinite().all()
         with pytest.raises(ValueError, match="no map z"):
-            feature_map(encoder, torch.rand(3, 64, 96))
+            feature_map(model, torch.rand(3, 64, 96))
+
+
+def test_the_map_of_a_classifier_is_that_of_its_encoder(tmp_path):
+    Classifier("test_resnet", "lin", ["a", "b"]).save_pretrained(tmp_path / "classifier")
+    image = torch.rand(3, 64, 96)
+    whole, encoder = load_model(tmp_path / "classifier"), load_encoder(tmp_path / "classifier")
+    assert torch.equal(feature_map(whole, image, "encoder"), feature_map(encoder, image, "encoder"))
+
+
+def test_an_encoder_without_trained_weights_is_built_only_if_asked():
+    for name in ("test_resnet", "mf-w720"):
+        assert load_model(name, untrained=True).channels == load_encoder(name).channels
+        with pytest.raises((ValueError, FileNotFoundError), match=name):
+            load_model(name)
 
 
 def test_models_are_loaded_with_their_recurrence(tmp_path):

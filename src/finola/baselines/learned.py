@@ -1,4 +1,7 @@
-"""Trained autoencoders as baselines: a model of this package, its codec, or a diffusers VAE from a local folder."""
+"""Methods that run a model on a device: an autoencoder of this package, its codec, or a diffusers VAE from a folder.
+
+Codes and reconstructions are on the CPU, so that measured times include the computation on the device.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +15,43 @@ from finola import tiling
 from finola.baselines import Code, Method
 from finola.errors import MissingFileError, require
 
+Device = str | torch.device
 
-def model_method(name: str) -> Method:
+
+def model_method(name: str, device: Device = "cpu") -> Method:
     """A model given by name, folder or hub id. All entries of q count as latents, also those that a wave model pads."""
     from finola.model_zoo import load
 
-    model = load(name).for_inference()
+    model = load(name).for_inference().to(device)
 
     @torch.inference_mode()
     def encode(image: Tensor) -> Code:
-        encoded = tiling.encode(model, image[None])
-        return Code(encoded, encoded.size, latents=encoded.q.numel())
+        encoded = tiling.encode(model, image[None].to(device))
+        return Code(encoded._replace(q=encoded.q.cpu()), encoded.size, latents=encoded.q.numel())
 
     @torch.inference_mode()
     def decode(code: Code) -> Tensor:
-        return tiling.decode(model, code.data)[0]
+        return tiling.decode(model, code.data._replace(q=code.data.q.to(device)))[0].cpu()
 
     return Method(name, encode, decode)
 
 
-def codec_method(word: str, number: float, at_rate: bool, paper: bool) -> Method:
+def codec_method(word: str, number: float, at_rate: bool, paper: bool, device: Device = "cpu") -> Method:
     """The `.finola` codec: `finola:40` at a quality, `finola@0.2` at a rate, `finola-paper:4` at 4 bits per latent."""
     from finola.codec.codec import compress, decompress
 
+    options: dict[str, Any] = {"bpp": number} if at_rate else {"quality": int(number)}
+    if paper:
+        options = {"mode": "paper"}
+
     def encode(image: Tensor) -> Code:
-        if paper:
-            result = compress(image, mode="paper")
-        else:
-            result = compress(image, bpp=number) if at_rate else compress(image, quality=int(number))
+        result = compress(image, device=device, **options)
         return Code(result.data, (image.shape[-2], image.shape[-1]), bits=8 * len(result.data))
 
-    return Method(word, encode, lambda code: decompress(code.data).float() / 255)
+    return Method(word, encode, lambda code: decompress(code.data, device=device).float() / 255)
 
 
-def vae_method(folder: str) -> Method:
+def vae_method(folder: str, device: Device = "cpu") -> Method:
     """A diffusers VAE (`AutoencoderKL`) loaded from a local folder of safetensors weights."""
     if not Path(folder).expanduser().is_dir():
         raise MissingFileError(f"vae:{folder}: folder {folder} does not exist; give the folder of a diffusers VAE.")
@@ -53,17 +59,18 @@ def vae_method(folder: str) -> Method:
     from diffusers import AutoencoderKL
 
     vae: Any = AutoencoderKL.from_pretrained(str(Path(folder).expanduser()), use_safetensors=True)
-    vae = vae.eval()
+    vae = vae.eval().to(device)
     cell = 2 ** (len(vae.config.block_out_channels) - 1)
 
     @torch.inference_mode()
     def encode(image: Tensor) -> Code:
-        latents = vae.encode(2 * tiling.pad_to_multiple(image[None], (cell, cell)) - 1).latent_dist.mode()
+        padded = tiling.pad_to_multiple(image[None].to(device), (cell, cell))
+        latents = vae.encode(2 * padded - 1).latent_dist.mode().cpu()
         return Code(latents, (image.shape[-2], image.shape[-1]), latents=latents.numel())
 
     @torch.inference_mode()
     def decode(code: Code) -> Tensor:
-        image: Tensor = vae.decode(code.data).sample / 2 + 0.5
+        image: Tensor = vae.decode(code.data.to(device)).sample.cpu() / 2 + 0.5
         return image[0, :, : code.size[0], : code.size[1]]
 
     return Method(f"vae:{folder}", encode, decode)

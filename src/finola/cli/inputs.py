@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finola.config import DEFAULT_LATENTS, ModelConfig, show_size
 from finola.errors import InputError, MissingFileError
-from finola.locations import SKIMAGE, evenly_spaced, locate, photos_below
+from finola.locations import SKIMAGE, evenly_spaced, is_photo, locate, photos_below
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +37,12 @@ class Photo(NamedTuple):
     name: str
     data: str | None = None  # the data set, if the photo is not a file
     number: int = 0
+    split: str = "all"  # of the data set
 
     def open(self) -> Image.Image:
         from finola.image_io import open_photo
 
-        return open_photo(self.name) if self.data is None else _source(self.data).open(self.number)
+        return open_photo(self.name) if self.data is None else _source(self.data, self.split).open(self.number)
 
     def read(self) -> Tensor:
         """Pixels (3, H, W) in [0, 1]."""
@@ -63,24 +64,40 @@ class Photo(NamedTuple):
         return Path(self.name.removeprefix(SKIMAGE)).stem
 
 
-def find_photos(words: Sequence[str], limit: int | None = None) -> list[Photo]:
+def find_photos(words: Sequence[str], limit: int | None = None, split: str | None = None) -> list[Photo]:
     """Photos that the arguments of a command mean, at most `limit`, evenly spread over them.
 
+    With a `split`, folders, patterns and names are opened as data sets, and only the photos of that split are returned.
+
     >>> find_photos(["skimage:astronaut", "skimage:coffee"], limit=1)
-    [Photo(name='skimage:astronaut', data=None, number=0)]
+    [Photo(name='skimage:astronaut', data=None, number=0, split='all')]
     """
+    _source.cache_clear()  # files may have changed since an earlier command of this process
     found: list[Photo] = []
     for word in words:
-        paths = locate(word)
-        if paths[0].suffix in TABLES and paths[0].is_file():
-            found += _photos_of_data(word)
-            continue
-        for path in paths:
-            if path.is_dir():
-                found += [Photo(str(path / name)) for name in photos_below(path)] or _photos_of_data(str(path))
-            else:
-                found.append(Photo(word if word.startswith(SKIMAGE) else str(path)))
+        if split is None:
+            found += _every_photo(word)
+        elif word.startswith(SKIMAGE) or (is_photo(word) and Path(word).is_file()):
+            found.append(Photo(word))
+        else:
+            found += _photos_of_data(word, split)
     return [found[index] for index in evenly_spaced(len(found), limit)]
+
+
+def _every_photo(word: str) -> list[Photo]:
+    paths = locate(word)
+    if paths[0].suffix in TABLES and paths[0].is_file():
+        return _photos_of_data(word)
+    found: list[Photo] = []
+    for path in paths:
+        if path.is_dir():
+            below = [Photo(str(path / name)) for name in photos_below(path)]
+            if not below and not any(any(path.rglob(f"*{suffix}")) for suffix in TABLES):
+                raise MissingFileError(f"There is no photo in {path}. Name image files or a folder that contains some.")
+            found += below or _photos_of_data(str(path))
+        else:
+            found.append(Photo(word if word.startswith(SKIMAGE) else str(path)))
+    return found
 
 
 def find_files(words: Sequence[str], suffix: str, limit: int | None = None) -> list[Photo]:
@@ -95,19 +112,16 @@ def find_files(words: Sequence[str], suffix: str, limit: int | None = None) -> l
     return [found[index] for index in evenly_spaced(len(found), limit)]
 
 
-def _photos_of_data(word: str) -> list[Photo]:
-    folder = Path(word)
-    if folder.is_dir() and not any(any(folder.rglob(f"*{suffix}")) for suffix in TABLES):
-        raise MissingFileError(f"There is no photo in {word}. Name image files or a folder that contains some.")
-    source = _source(word)
-    return [Photo(source.name(index), word, index) for index in range(len(source))]
+def _photos_of_data(word: str, split: str = "all") -> list[Photo]:
+    source = _source(word, split)
+    return [Photo(source.name(index), word, index, split) for index in range(len(source))]
 
 
 @lru_cache(maxsize=8)
-def _source(word: str) -> Source:
-    from finola.data.discovery import open_source
+def _source(word: str, split: str) -> Source:
+    from finola.data.discovery import find_source
 
-    return open_source(locate(word), "all")
+    return find_source(word, split)
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:

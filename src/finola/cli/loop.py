@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,8 @@ from finola.errors import FinolaError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from finola.data import PhotoDataset
 
 
 class Failure(NamedTuple):
@@ -69,10 +72,24 @@ class Loop:
 
     def _failed(self, result: Any) -> bool:
         if isinstance(result, Failure):
-            print_error(self.verb, result.message)
-            self.code = 2
+            self.code = report_failures(self.verb, [result.message])
             return True
         return False
+
+
+def report_failures(verb: str, messages: Iterable[str]) -> int:
+    """Print a line for every photo that is left out, and return the exit code: 2 if there are any, otherwise 0."""
+    code = 0
+    for message in messages:
+        print_error(verb, " ".join(message.split()))
+        code = 2
+    return code
+
+
+def report_unreadable(verb: str, *data: PhotoDataset) -> int:
+    """`report_failures` for the photos and files of data sets that could not be read so far."""
+    reasons = ([*one.source.problems, *(reason for _, reason in one.unreadable)] for one in data)
+    return report_failures(verb, itertools.chain.from_iterable(reasons))
 
 
 def _attempt(work: Callable[..., Any], *task: Any) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from finola.baselines.klt import fit_klt, save_klt
-from finola.compare.runner import Photos, fingerprint
-from finola.data import CentreCrop, open_data
+from finola.compare.runner import fingerprint
+from finola.data import CentreCrop, Whole, open_data
 from finola.errors import InputError
 from finola.tiling import cut
 
@@ -19,10 +19,17 @@ TILE = 64
 MAX_WHOLE = 1024  # components of whole photos: 1024 take 0.8 GB, and every photo is multiplied by all of them
 
 
-def fit(train: str, words: Sequence[str], cache: Path, crop: int | None = None) -> dict[int, Path]:
+def fit(
+    train: str,
+    words: Sequence[str],
+    cache: Path,
+    crop: int | None = None,
+    say: Callable[[str], object] = lambda message: None,
+) -> dict[int, Path]:
     """Fit the KLTs named by `words` (`klt64:256`, …) unless they are cached, and return their files by tile side.
 
-    The short side of each photo is resized to `crop` pixels (default: 256), and its centre is cut into tiles.
+    The short side of each photo is resized to `crop` pixels (default: 256), and its centre is cut into tiles. Photos
+    that cannot be read are left out, and `say` is called with the reason of each.
     """
     whole = crop or WHOLE
     requested: dict[int, int] = {}  # components by tile side
@@ -33,15 +40,13 @@ def fit(train: str, words: Sequence[str], cache: Path, crop: int | None = None) 
         requested[side] = max(components, requested.get(side, 0))
     if not requested:
         return {}
-    photos = Photos((train,), "train", crop=crop)
-    dataset = photos.open()
-    key = fingerprint(photos, dataset, photos.names(dataset))
+    key = fingerprint(open_data(train, "train", transform=CentreCrop(crop) if crop else Whole()))
     images: Tensor | None = None
     fitted = {}
     for side, components in requested.items():
         path = cache / f"klt-{key}-{side}.safetensors"
         if not path.exists() or _component_count(path) < components:
-            images = _load(train, whole) if images is None else images
+            images = _load(train, whole, say) if images is None else images
             save_klt(fit_klt(cut(images, (side, side))[0], components), path)
         fitted[side] = path
     return fitted
@@ -55,9 +60,13 @@ def _component_count(path: Path) -> int:
         return int(file.get_slice("components").get_shape()[0])
 
 
-def _load(train: str, side: int) -> Tensor:
+def _load(train: str, side: int, say: Callable[[str], object]) -> Tensor:
     data = open_data(train, "train", transform=CentreCrop(side))
-    return torch.stack([data.sample(index)[0] for index in range(len(data))])
+    items = (data[0, index] for index in range(len(data)))
+    images = torch.stack([item.images[0] for item in items if not item.replaced])
+    for _, reason in data.unreadable:
+        say(reason)
+    return images
 
 
 def klt_words(latents: Sequence[int], photos: int, whole: int = WHOLE) -> tuple[list[str], list[str]]:

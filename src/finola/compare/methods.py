@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from finola.baselines import Method
 from finola.config import nearest
 from finola.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    import torch
 
 Number = TypeVar("Number", int, float)
 TRANSFORMS = ["dct:1", "dct:3", "dct:6", "dct:10", "dwt:ll", "dwt:scale3", "dwt:scale2"]
@@ -17,15 +20,16 @@ CODEC = [f"finola:{quality}" for quality in (10, 20, 30, 40, 55, 70)] + ["finola
 MODELS = ["waves/256x1@16:64", "waves/512x1@16:64", "waves/1024x1@16", "waves/3072x1@16"]
 
 
-def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
+def build_method(word: str, fitted: Mapping[int, Path] | None = None, device: str | torch.device = "cpu") -> Method:
     """Build the method that `word` names. `fitted` maps the tile side of a KLT to the file of the fitted KLT.
+
+    Models and the codec run on `device`, all other methods on the CPU.
 
     >>> build_method("dct:3").name
     'dct:3'
     """
-    from finola.baselines import dct, dwt, klt
+    from finola.baselines import dct, dwt, klt, learned
     from finola.baselines import image_codecs as codecs
-    from finola.baselines import learned as models
     from finola.hub import UNTRAINED, local_folder
 
     method, colon, setting = word.partition(":")
@@ -42,7 +46,8 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
             f"Unknown method {word!r}: the fixed-length mode has four bits per latent; use finola-paper:4."
         )
     if method in ("finola", "finola-paper"):
-        return models.codec_method(word, _number(word, setting or rate, float), bool(at), method == "finola-paper")
+        number = _number(word, setting or rate, float)
+        return learned.codec_method(word, number, bool(at), method == "finola-paper", device)
     if method in codecs.FORMATS:
         if not codecs.FORMATS[method].available():
             raise InputError(f"{word}: the installed Pillow cannot write {method} files; choose another format.")
@@ -53,13 +58,13 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None) -> Method:
         "dct": lambda count: dct.dct(_number(word, count)),
         "dwt": dwt.dwt_method,
         "dtcwt": dwt.dtcwt_method,
-        "vae": models.vae_method,
+        "vae": lambda folder: learned.vae_method(folder, device),
     }
     if method in factories:
         return factories[method](setting)
     if "/" not in word and local_folder(word) is None and word not in UNTRAINED:
         raise UnknownNameError(f"Unknown method {word!r}: {nearest(method, [*factories, *codecs.FORMATS, 'klt64'])}")
-    return models.model_method(word)
+    return learned.model_method(word, device)
 
 
 def _number(word: str, text: str, kind: Callable[[str], Number] = int) -> Number:
@@ -86,29 +91,47 @@ def files_at(bits_per_pixel: float) -> list[str]:
     return [f"{name}@{bits_per_pixel:g}" for name in names]
 
 
-def identity(word: str) -> str:
+def runs_model(word: str) -> bool:
+    """Whether a method runs a model: a model by name, a VAE or the codec.
+
+    >>> runs_model("finola@0.2"), runs_model("waves512"), runs_model("jpeg:8"), runs_model("klt64:256")
+    (True, True, False, False)
+    """
+    from finola.baselines.image_codecs import FORMATS
+
+    method = _kind(word)
+    return not (method in FORMATS or method in ("dct", "dwt", "dtcwt") or method.startswith("klt"))
+
+
+def _kind(word: str) -> str:
+    return word.partition(":")[0].partition("@")[0]
+
+
+def identity(word: str, device: str | torch.device = "cpu") -> str:
     """Cache key of a method: its name and what else its metrics depend on, such as library versions and weights."""
     import PIL
     import torch
 
     from finola.baselines.image_codecs import FORMATS
 
-    method = word.partition(":")[0].partition("@")[0]
+    method = _kind(word)
     if method in FORMATS:
         return f"{word} Pillow {PIL.__version__}"
+    if not runs_model(word):
+        return word
+    place = torch.device(device).type
+    suffix = "" if place == "cpu" else f" {place}"
     if method.startswith("finola"):
         from finola.codec.calibration import load_codec
         from finola.codec.codec import default_codec
 
         name = default_codec("paper" if method == "finola-paper" else "coded")
-        return f"{word} {name} {load_codec(name).hash.hex()}"
-    if method in ("dct", "dwt", "dtcwt") or method.startswith("klt"):
-        return word
+        return f"{word} {name} {load_codec(name).hash.hex()}{suffix}"
     from finola.files import digest_of_weights
     from finola.model_zoo import load
 
     weights = digest_of_weights(load(word)) if method != "vae" else _folder_digest(Path(word.partition(":")[2]))
-    return f"{word} {weights} torch {torch.__version__}"
+    return f"{word} {weights} torch {torch.__version__}{suffix}"
 
 
 def _folder_digest(folder: Path) -> str:

@@ -5,77 +5,84 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from finola.baselines import Method
-from finola.compare.methods import build_method, identity
-from finola.data import CentreCrop, PhotoDataset, Whole, available_cores, open_data
-from finola.data.sources import evenly
-from finola.data.transforms import centre_crop
-from finola.errors import InputError
-from finola.image_io import open_photo, photo_name, read_photo
-from finola.locations import evenly_spaced, is_photo
+from finola.compare.methods import build_method, identity, runs_model
+from finola.data import CentreCrop, PhotoDataset, Whole, available_cores
+from finola.data.sources import Source
+from finola.errors import InputError, first_line
 from finola.metrics import quality_metrics
 
 Row = dict[str, Any]
 BATCH = 4  # reconstructions whose metrics are computed in one call
 
 
+class Photo(Protocol):
+    """A photo to compare methods on, such as those of `finola.cli.inputs.find_photos`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def open(self) -> Image.Image: ...
+
+
+class _Given(Source):
+    """Photos that were given one by one, as a source of a data set."""
+
+    def __init__(self, photos: Sequence[Photo]) -> None:
+        self.photos = photos
+        self.where, self.classes = "the data", {}
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def name(self, index: int) -> str:
+        return self.photos[index].name
+
+    def open(self, index: int) -> Image.Image:
+        return self.photos[index].open()
+
+
 @dataclass(frozen=True)
 class Photos:
-    """Test photos: one data set, or a list of photo files. Cheap to send to another process."""
+    """Photos that all methods are measured on. Cheap to send to another process, which opens them itself."""
 
-    words: tuple[str, ...]
-    split: str = "test"
-    limit: int | None = None
+    photos: tuple[Photo, ...]
     crop: int | None = None  # side of the centre crop after resizing the short side; None: whole photos
 
-    def one_by_one(self) -> bool:
-        return all(word.startswith("skimage:") or (is_photo(word) and Path(word).is_file()) for word in self.words)
+    def open(self) -> PhotoDataset:
+        return PhotoDataset(_Given(self.photos), CentreCrop(self.crop) if self.crop else Whole())
 
-    def open(self) -> PhotoDataset | None:
-        if not self.words or self.one_by_one():
-            return None
-        if len(self.words) > 1:
-            raise InputError(f"Cannot combine {', '.join(self.words)}: give one data set, or photo files only.")
-        dataset = open_data(self.words[0], self.split, transform=CentreCrop(self.crop) if self.crop else Whole())
-        dataset.source = evenly(dataset.source, self.limit)
-        return dataset
-
-    def names(self, dataset: PhotoDataset | None) -> list[str]:
-        if dataset is None:
-            return [photo_name(word) for word in self.chosen()]
+    def names(self, dataset: PhotoDataset) -> list[str]:
         return [dataset.name(index) for index in range(len(dataset))]
 
-    def chosen(self) -> list[str]:
-        """Photo files, at most `limit` of them, evenly spread."""
-        return [self.words[index] for index in evenly_spaced(len(self.words), self.limit)]
+    def image(self, dataset: PhotoDataset, index: int) -> Tensor | None:
+        """Image (3, H, W) in [0, 1], or None if the photo cannot be read."""
+        return read_image(dataset, index)
 
-    def image(self, dataset: PhotoDataset | None, index: int) -> Tensor | None:
-        """Image (3, H, W) in [0, 1], or None if the file cannot be read."""
-        if dataset is None:
-            name = self.chosen()[index]
-            if self.crop:
-                return centre_crop(open_photo(name), (self.crop, self.crop), name) / 255
-            return read_photo(name)
-        item = dataset[0, index]
-        return None if item.replaced else item.images[0].float() / 255
+
+def read_image(dataset: PhotoDataset, index: int) -> Tensor | None:
+    """Image (3, H, W) in [0, 1] of a data set, or None if the photo cannot be read."""
+    item = dataset[0, index]
+    return None if item.replaced else item.images[0].float() / 255
 
 
 class Work(NamedTuple):
     """Arguments of a worker process."""
 
     photos: Photos
-    words: tuple[str, ...]
     fitted: Mapping[int, Path]
+    device: torch.device
 
 
 def run_method(method: Method, image: Tensor) -> tuple[Row, Tensor]:
@@ -120,60 +127,82 @@ class Cache:
         self.rows.update({(row["method"], row["photo"]): row for row in rows})
 
 
+class Result(NamedTuple):
+    """Rows of all methods for all photos, except those left out of all methods, whose reasons are given by index."""
+
+    rows: list[Row]
+    left_out: dict[int, str]
+
+
 def run(
-    photos: Photos, words: Sequence[str], fitted: Mapping[int, Path], cache: Path, workers: int | None = None
-) -> Iterator[tuple[int, int, list[Row]]]:
-    """Yield (photos done, number of photos, rows of one photo); rows that are not cached are measured."""
+    photos: Photos,
+    words: Sequence[str],
+    fitted: Mapping[int, Path],
+    cache: Path,
+    workers: int | None = None,
+    device: str | torch.device = "cpu",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Result:
+    """Measure all methods on all photos; rows that are cached in the folder `cache` are not measured again.
+
+    A photo that cannot be read, or that a method cannot encode, is left out of all methods. Methods run in `workers`
+    processes (default: one per core); models on a `device` other than the CPU run in this process.
+    """
+    device = torch.device(device)
     dataset = photos.open()
     names = photos.names(dataset)
     if not names:
-        raise InputError(f"No photos found in {' '.join(photos.words)}.")
-    identities = {word: identity(word) for word in words}
-    cached = Cache(cache / f"{fingerprint(photos, dataset, names)}.jsonl")
-    pending: dict[int, list[str]] = {}  # methods still to be measured, by photo
-    done = 0
-    for index, name in enumerate(names):
-        key = f"{index} {name}"
-        missing = [word for word in words if (identities[word], key) not in cached.rows]
-        if missing:
-            pending[index] = missing
-        else:
+        raise InputError("There are no photos to compare methods on.")
+    identities = {word: identity(word, device) for word in words}
+    keys = [f"{index} {name}" for index, name in enumerate(names)]
+    cached = Cache(cache / f"{fingerprint(dataset)}.jsonl")
+
+    def missing(chosen: list[str]) -> dict[int, list[str]]:
+        """Methods still to be measured, by photo."""
+        rest = ([word for word in chosen if (identities[word], key) not in cached.rows] for key in keys)
+        return {index: some for index, some in enumerate(rest) if some}
+
+    here = [word for word in words if device.type != "cpu" and runs_model(word)]
+    parts = [(missing([word for word in words if word not in here]), workers or available_cores()), (missing(here), 1)]
+    work, failures, done = Work(photos, fitted, device), dict[int, str](), 0
+    total = sum(len(tasks) for tasks, _ in parts)
+    for tasks, count in parts:
+        tasks = {index: some for index, some in tasks.items() if index not in failures}
+        for index, found in _by_processes(work, tasks, count):
+            if isinstance(found, str):
+                failures[index] = found
+            else:
+                pairs = zip(tasks[index], found, strict=True)
+                key = keys[index]
+                cached.add([row | {"method": identities[word], "photo": key, "word": word} for word, row in pairs])
             done += 1
-            yield done, len(names), [cached.rows[identities[word], key] for word in words]
-    for index, missing, rows in _by_processes(Work(photos, tuple(words), fitted), pending, workers):
-        done += 1
-        key = f"{index} {names[index]}"
-        found = [
-            row | {"method": identities[word], "photo": key, "word": word}
-            for word, row in zip(missing, rows, strict=False)
-        ]
-        cached.add(found)
-        if rows:
-            yield done, len(names), [cached.rows[identities[word], key] for word in words]
+            progress(done, total)
+    readable = [index for index in range(len(keys)) if index not in failures]
+    rows = [cached.rows[identities[word], keys[index]] for index in readable for word in words]
+    return Result(rows, dict(sorted(failures.items())))
 
 
-def _by_processes(
-    work: Work, tasks: dict[int, list[str]], workers: int | None
-) -> Iterator[tuple[int, list[str], list[Row]]]:
+def _by_processes(work: Work, tasks: dict[int, list[str]], count: int) -> Iterator[tuple[int, list[Row] | str]]:
     """Measure photos in parallel, each in a process with one thread: the classical baselines do not use more."""
-    count = min(workers or available_cores(), max(1, len(tasks)))
+    count = min(count, len(tasks))
     if count == 1:
         _prepare(work, threads=None)
-        for index, missing in tasks.items():
-            yield index, missing, _measure_photo(index, missing)
+        for index, words in tasks.items():
+            yield index, _measure_photo(index, words)
+        return
+    if not tasks:
         return
     with ProcessPoolExecutor(count, get_context("spawn"), _prepare, (work, 1)) as pool:
         try:
-            pending: dict[Future[list[Row]], tuple[int, list[str]]] = {}
+            pending: dict[Future[list[Row] | str], int] = {}
             rest = iter(tasks.items())
             while True:
                 while len(pending) < 2 * count and (task := next(rest, None)):
-                    pending[pool.submit(_measure_photo, *task)] = task
+                    pending[pool.submit(_measure_photo, *task)] = task[0]
                 if not pending:
                     return
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                    index, missing = pending.pop(future)
-                    yield index, missing, future.result()
+                    yield pending.pop(future), future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -188,23 +217,28 @@ def _prepare(work: Work, threads: int | None) -> None:
     _state.update(work=work, dataset=work.photos.open(), methods={})
 
 
-def _measure_photo(index: int, words: list[str]) -> list[Row]:
+def _measure_photo(index: int, words: list[str]) -> list[Row] | str:
+    """Rows of one photo, or the reason why there are none."""
     work: Work = _state["work"]
-    image = work.photos.image(_state["dataset"], index)
-    if image is None:
-        return []
+    item = _state["dataset"][0, index]
+    if item.replaced:
+        return str(item.skipped[index])
     methods = _state["methods"]
     for word in words:
         if word not in methods:
-            methods[word] = build_method(word, work.fitted)
-    return rows_of(image, [methods[word] for word in words])
+            methods[word] = build_method(word, work.fitted, work.device)
+    try:
+        return rows_of(item.images[0].float() / 255, [methods[word] for word in words])
+    except (ValueError, OSError) as error:
+        return f"{work.photos.photos[index].name}: {first_line(error)}."
 
 
-def fingerprint(photos: Photos, dataset: PhotoDataset | None, names: Sequence[str], samples: int = 16) -> str:
+def fingerprint(dataset: PhotoDataset, samples: int = 16) -> str:
     """Hash of the photos' file names and of the pixels of some of them; independent of the folder they are in."""
+    names = [dataset.name(index) for index in range(len(dataset))]
     digest = hashlib.sha256("\n".join(Path(name).name for name in names).encode())
     for index in range(0, len(names), -(-len(names) // samples)):
-        image = photos.image(dataset, index)
+        image = read_image(dataset, index)
         if image is not None:
             digest.update(image.numpy().tobytes())
     return digest.hexdigest()[:16]

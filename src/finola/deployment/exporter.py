@@ -19,6 +19,7 @@ import finola
 from finola.deployment.parts import Description, Part, describe
 from finola.errors import InputError, UnknownNameError, require
 from finola.files import digest_of_weights, output_paths, write_bytes, write_text
+from finola.hub import read_json
 from finola.layers import fold_norms
 from finola.serialization import FULL_PRECISION
 
@@ -43,7 +44,8 @@ def export(
 
     `format` is "onnx", or "torch" for files of `torch.export`. With `half`, weights are stored in half precision and
     converted when the graph runs; computation is in single precision. Existing files are overwritten only with
-    `force`. `name` is the name of the model in the manifest. `progress(done, total)` counts the parts.
+    `force`, which also removes the graphs of an earlier export that the new one does not have. `name` is the name of
+    the model in the manifest. `progress(done, total)` counts the parts.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -61,6 +63,8 @@ def export(
     described = describe(fold_norms(model))
     targets = output_files(folder, format, force)
     graphs: dict[str, Any] = {}
+    for stale in _graph_files(targets[MANIFEST]) - {targets[part.name] for part in described.parts}:
+        stale.unlink()
     targets[MANIFEST].unlink(missing_ok=True)  # it describes the files together: an interrupted export has none
     for number, part in enumerate(described.parts):
         progress(number, len(described.parts))
@@ -77,6 +81,17 @@ def output_files(folder: str | Path, format: str, force: bool = False) -> dict[s
     names = {part: f"{part}{SUFFIXES[format]}" for part in PARTS} | {MANIFEST: MANIFEST}
     paths = output_paths([Path(folder, name) for name in names.values()], force=force, create=True)
     return dict(zip(names, paths, strict=True))
+
+
+def _graph_files(manifest: Path) -> set[Path]:
+    """Existing files of graphs that a manifest lists; names that `export` does not write are ignored."""
+    try:
+        graphs = read_json(manifest)["graphs"].values()
+        listed = {graph["file"] for graph in graphs}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return set()
+    known = {f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES.values()}
+    return {path for name in known & listed if (path := manifest.parent / name).is_file()}
 
 
 def serialise(part: Part, format: str, half: bool = False) -> bytes:

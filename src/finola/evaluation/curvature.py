@@ -59,14 +59,15 @@ def feature_map(model: nn.Module, image: Tensor, which: Literal["z", "encoder"] 
     """Feature map (C, H, W) of one image (3, H, W).
 
     `z` is the propagated map of an autoencoder, or of a masked model with the centre block visible; the image has the
-    model's size. `encoder` is the feature map of the encoder for the whole image; `model` may then be any encoder.
+    model's size. `encoder` is the feature map of the encoder for the whole image; `model` may then be a model of any
+    task, or an encoder.
     """
     images = image[None].to(next(model.parameters()))
     if which == "encoder":
-        encoder = model.encoder if has_recurrence(model) else model
+        encoder = getattr(model, "encoder", model)
         if isinstance(model, Autoencoder) and model.config.is_waves:
             raise InputError(f"{model.config} has no encoder map, because q is solved for directly. Use the map z.")
-        features: Tensor = encoder(images)  # type: ignore[operator]
+        features: Tensor = encoder(images)
         return features[0]
     if not isinstance(model, Autoencoder | MaskedFinola):
         raise InputError(f"{type(model).__name__} has no recurrence, so no map z. Use the map of the encoder.")
@@ -80,19 +81,6 @@ def feature_map(model: nn.Module, image: Tensor, which: Literal["z", "encoder"] 
 def has_recurrence(model: nn.Module) -> bool:
     """Whether the model has a map z besides that of its encoder."""
     return isinstance(model, Autoencoder | MaskedFinola)
-
-
-def load_model(name: str) -> nn.Module:
-    """Load an autoencoder or a masked model, or else the encoder of a trained model or an encoder by its name."""
-    from finola.hub import model_type
-    from finola.model_zoo import load, load_encoder
-
-    kind = model_type(name)
-    if kind == "masked":
-        return MaskedFinola.from_pretrained(name)
-    if kind == "autoencoder" or "@" in name:
-        return load(name)
-    return load_encoder(name).eval()
 
 
 @dataclass(frozen=True)

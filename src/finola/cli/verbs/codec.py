@@ -25,6 +25,7 @@ from finola.cli.inputs import (
     positive_number,
     take_leading_model,
 )
+from finola.cli.loop import Loop, report_unreadable
 from finola.cli.output import add_force, input_files, print_error, print_json, print_table, progress, progress_bar
 from finola.cli.verbs import Verb
 from finola.cli.verbs.embed import add_engine, run_batch
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import torch
 
     from finola.autoencoder import Autoencoder
+    from finola.data import PhotoDataset
 
 TILES, PHOTOS = 9600, 400  # samples for calibration
 STRIP_PIXELS = 2**22  # size of the strips for computing PSNR, which limits memory
@@ -83,7 +85,6 @@ def compress(args: argparse.Namespace) -> int:
     inputs = input_files([photo.name for photo, _ in pairs])
     written = output_paths([target for _, target in pairs], inputs, args.force, create=True)
 
-    from finola.cli.loop import Loop
     from finola.codec.calibration import codec_on
     from finola.codec.codec import default_codec
 
@@ -203,8 +204,6 @@ def decompress(args: argparse.Namespace) -> int:
     pairs = targets(find_files(args.files, ".finola", args.limit), args.out, ".png", tuple(WRITE))
     written = output_paths([target for _, target in pairs], [file.name for file, _ in pairs], args.force, create=True)
 
-    from finola.cli.loop import Loop
-
     loop = Loop(args, "decompressing")
     device = device_of(args)
     tasks = [(file.name, str(target), args.model, device) for (file, _), target in zip(pairs, written, strict=True)]
@@ -248,7 +247,7 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def calibrate(args: argparse.Namespace) -> None:
+def calibrate(args: argparse.Namespace) -> int:
     """Fit the quantiser and the entropy model of a codec to photos."""
     take_leading_model(args)
     folder = None if args.model in bundled_models() else local_folder(args.model)
@@ -264,16 +263,17 @@ def calibrate(args: argparse.Namespace) -> None:
         raise InputError(f"{args.model} is elastic and has no fixed-length mode; remove --plain.")
     if not model.config.elastic and args.photos:
         raise InputError(f"{args.model} has q of a fixed length and is calibrated on tiles; use --tiles.")
-    latents = (_calibrate_elastic if model.config.elastic else _calibrate_fixed)(args, model, target)
+    latents, data = (_calibrate_elastic if model.config.elastic else _calibrate_fixed)(args, model, target)
     facts = {"model": args.model, "file": str(target), "latents": latents, "bytes": target.stat().st_size}
     if args.json:
         print_json(facts)
     else:
         print(f"{target}: calibration of {facts['latents']} latents, {facts['bytes']:,} bytes")
+    return report_unreadable(args.verb, data)
 
 
-def _calibrate_fixed(args: argparse.Namespace, model: Autoencoder, target: Path) -> int:
-    """Calibrate a model with q of a fixed length, and return the number of its latents."""
+def _calibrate_fixed(args: argparse.Namespace, model: Autoencoder, target: Path) -> tuple[int, PhotoDataset]:
+    """Calibrate a model with q of a fixed length, and return the number of its latents and the data."""
     from finola.codec.calibration import calibrate
     from finola.codec.samples import BATCH, random_tiles
     from finola.data import RandomCrop
@@ -283,11 +283,11 @@ def _calibrate_fixed(args: argparse.Namespace, model: Autoencoder, target: Path)
     tiles = progress(random_tiles(data, count), -(-count // (2 * BATCH)), "reading tiles")
     calibration = calibrate(model, tiles, plain=args.plain)
     calibration.save(target)
-    return len(calibration.mean)
+    return len(calibration.mean), data
 
 
-def _calibrate_elastic(args: argparse.Namespace, model: Autoencoder, target: Path) -> int:
-    """Calibrate an elastic model, and return the maximum number of latents of a tile."""
+def _calibrate_elastic(args: argparse.Namespace, model: Autoencoder, target: Path) -> tuple[int, PhotoDataset]:
+    """Calibrate an elastic model, and return the maximum number of latents of a tile and the data."""
     from finola.codec.elastic_calibration import calibrate_elastic
     from finola.codec.samples import photo_coordinates
     from finola.data import Whole
@@ -299,7 +299,7 @@ def _calibrate_elastic(args: argparse.Namespace, model: Autoencoder, target: Pat
     with progress_bar("calibrating") as report:
         coder = calibrate_elastic(model, photos, report)
     coder.save(target)
-    return coder.contexts.sizes[-1]
+    return coder.contexts.sizes[-1], data
 
 
 VERBS = {

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finola.cli.inputs import add_limit, add_whole_crop, positive, positive_number
+from finola.cli.inputs import (
+    PHOTOS,
+    add_device,
+    add_limit,
+    add_whole_crop,
+    device_of,
+    find_photos,
+    positive,
+    positive_number,
+)
+from finola.cli.loop import report_failures
 from finola.cli.output import add_force, input_files, print_json, print_table, progress_bar
 from finola.errors import InputError
 from finola.files import cache_folder, output_paths, plot_path, write_text
@@ -18,17 +28,21 @@ LATENTS = (1024, 2048, 4096, 8192)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", help="photos in any format that finola train reads, or individual files")
-    parser.add_argument("--split", default="test", help="train, val, test or all (default: test, else val, else all)")
+    parser.add_argument("data", nargs="+", metavar="DATA", help=PHOTOS)
+    text = "of data sets: train, val, test or all (default: test, else val, else all)"
+    parser.add_argument("--split", default="test", help=text)
     add_limit(parser)
     add_whole_crop(parser)
     parser.add_argument(
         "-m",
+        "--model",
         "--models",
+        dest="models",
         nargs="*",
         metavar="MODEL",
         help="names, folders, hub ids, vae:FOLDER (default: untrained wave models and bundled models)",
     )
+    add_device(parser)
     parser.add_argument("--latents", nargs="*", type=positive, metavar="N", help="latents per cropped photo of the KLT")
     parser.add_argument(
         "--bpp", nargs="*", type=positive_number, default=[0.2], metavar="X", help="bit rates of the codec table"
@@ -37,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods", nargs="*", metavar="WORD", help="compare only these methods, such as dct:3 jpeg:8 webp@0.2"
     )
-    parser.add_argument("--workers", type=positive, help="processes (default: one per core)")
+    text = "processes for methods on the CPU (default: one per core)"
+    parser.add_argument("--workers", type=positive, metavar="N", help=text)
     parser.add_argument("--cache", help="folder for cached rows and fitted KLTs (default: the user's cache folder)")
     parser.add_argument("--plot", metavar="FILE", help="plot of rate–distortion curves to write")
     parser.add_argument("--sheet", metavar="FILE", help="image with crops at the first bit rate of --bpp to write")
@@ -46,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     import json
     import shlex
     import sys
@@ -62,18 +77,26 @@ def run(args: argparse.Namespace) -> None:
     from finola.compare.klt_cache import fit
     from finola.compare.methods import build_method, files_at
     from finola.compare.runner import Photos
+    from finola.compare.runner import run as measure
 
-    photos = Photos(tuple(args.data), args.split, args.limit, args.crop)
+    photos = Photos(tuple(find_photos(args.data, args.limit, args.split)), args.crop)
+    device = device_of(args)
     cache = Path(args.cache).expanduser() if args.cache else cache_folder("compare")
     cache.mkdir(parents=True, exist_ok=True)
     words, left_out = choose(args)
-    train = args.train or args.data[0]
-    fitted = fit(train, [word for word in words if word.startswith("klt")], cache, args.crop)
+    if not words:
+        raise InputError("There are no methods to compare. Name some with --methods, or omit it for all of them.")
+    train, failures = args.train or args.data[0], list[str]()
+    fitted = fit(train, [word for word in words if word.startswith("klt")], cache, args.crop, failures.append)
     for word in words:
-        build_method(word, fitted)  # raise for invalid methods before the long computation
+        build_method(word, fitted, device)  # raise for invalid methods before the long computation
     start = time.perf_counter()
-    rows = _measure(photos, words, fitted, cache, args)
-    result = gather(rows, words, args)
+    with progress_bar("comparing") as report:
+        found = measure(photos, words, fitted, cache, args.workers, device, report)
+    unreadable = list(found.left_out.values())
+    if not found.rows:
+        raise InputError(f"No photo of {' '.join(args.data)} can be compared: {unreadable[0]}")
+    result = gather(found.rows, words, args) | {"unreadable": unreadable, "device": device.type}
     result["seconds"] = round(time.perf_counter() - start, 1)  # cached rows take no time
     result["command"] = f"finola {shlex.join(sys.argv[1:])}"
     result["left_out"] = left_out
@@ -87,11 +110,14 @@ def run(args: argparse.Namespace) -> None:
         from finola.plotting.sheets import save_comparison_sheet
 
         shown = [word for rate in args.bpp[:1] for word in files_at(rate)] if args.methods is None else args.methods
-        save_comparison_sheet(photos, {word: build_method(word, fitted) for word in shown}, args.sheet)
+        compared = [photo for index, photo in enumerate(photos.photos) if index not in found.left_out]
+        methods = {word: build_method(word, fitted, device) for word in shown}
+        save_comparison_sheet(Photos(tuple(compared), args.crop), methods, args.sheet)
     if args.json:
         print_json(result)
     else:
         _show(result)
+    return report_failures(args.verb, [*failures, *unreadable])
 
 
 def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -123,10 +149,9 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 def _has_train(data: Sequence[str]) -> bool:
     """Whether the data has a separate train split. Fitting the KLT to the test photos would not be a fair baseline."""
-    from finola.compare.runner import Photos
     from finola.data import open_data
 
-    if Photos(tuple(data)).one_by_one():
+    if len(data) > 1:
         return False
     try:
         train, test = open_data(data[0], "train"), open_data(data[0], "test")
@@ -134,21 +159,6 @@ def _has_train(data: Sequence[str]) -> bool:
         return False
     names = {train.name(index) for index in range(len(train))}
     return not any(test.name(index) in names for index in range(len(test)))
-
-
-def _measure(
-    photos: Any, words: list[str], fitted: dict[int, Path], cache: Path, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-    from finola.compare.runner import run as measured
-
-    rows: list[dict[str, Any]] = []
-    with progress_bar("comparing") as report:
-        for done, total, more in measured(photos, words, fitted, cache, args.workers):
-            rows += more
-            report(done, total)
-    if not rows:
-        raise InputError(f"No photo in {' '.join(args.data)} could be read.")
-    return rows
 
 
 def gather(rows: list[dict[str, Any]], words: list[str], args: argparse.Namespace) -> dict[str, Any]:
@@ -214,7 +224,8 @@ def _show(result: dict[str, Any]) -> None:
     if any(m["bpp"] is not None for m in result["methods"]):
         bits = [(e["method"], e["data"], f"{e['bpp']:.2f}", f"{e['psnr']:.1f}") for e in result["quoted"]["bits"]]
         print_table("quoted from the paper, not measured here", ["", "data", "bpp", "PSNR"], bits)
-    print("* milliseconds per photo on one thread; for a given bit rate, including the search for the quality setting.")
+    place = "" if result["device"] == "cpu" else f", of models on {result['device']}"
+    print(f"* milliseconds per photo on one thread{place}; for a given bit rate, including the search for the quality.")
     for message in result["left_out"]:
         print(f"excluded: {message}.")
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import add_data, add_model, integer, positive
+from finola.cli.loop import report_failures
 from finola.cli.output import add_force, print_error, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "add the feature map of the encoder, or its mean over all positions"
     parser.add_argument("--features", choices=("pooled", "map"), help=text)
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="default: %(default)s")
-    text = "photos encoded together (default: %(default)s); halved when memory runs out"
-    parser.add_argument("--batch-size", type=positive, default=32, metavar="N", help=text)
+    text = "photos, or tiles of a photo, encoded together (default: %(default)s); halved when memory runs out"
+    parser.add_argument("--batch", type=positive, default=32, metavar="N", help=text)
     add_engine(parser)
     add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -64,9 +65,8 @@ def run(args: argparse.Namespace) -> int:
         require("ray")
     from finola.batch import embed
 
-    names = ("model", "split", "limit", "crop", "whole", "latents", "per_tile", "features", "dtype", "device")
-    options = {name: getattr(args, name) for name in names} | {"batch": args.batch_size}
-    return run_batch(args, embed, options, "embedding")
+    names = ("model", "split", "limit", "crop", "whole", "latents", "per_tile", "features", "dtype", "batch", "device")
+    return run_batch(args, embed, {name: getattr(args, name) for name in names}, "embedding")
 
 
 def run_batch(args: argparse.Namespace, function: Callable[..., Summary], options: dict[str, Any], what: str) -> int:
@@ -81,8 +81,7 @@ def run_batch(args: argparse.Namespace, function: Callable[..., Summary], option
     except KeyboardInterrupt as error:
         print_error(args.verb, "stopped; finished shards are kept, and the same command continues the run.")
         return 143 if isinstance(error, Stopped) else 130
-    _report(args, found)
-    return 0
+    return _report(args, found)
 
 
 @contextmanager
@@ -99,16 +98,19 @@ def _stopping() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(args: argparse.Namespace, found: Summary) -> None:
+def _report(args: argparse.Namespace, found: Summary) -> int:
     errors = [{"index": error.index, "id": error.id, "reason": error.reason} for error in found.errors]
-    for error in errors[:SHOWN]:
-        print_error(args.verb, f"{error['id']}: {error['reason']}")
+    messages = [f"{error['id']}: {error['reason']}" for error in errors[:SHOWN]]
     if errors:
-        print_error(args.verb, f"{len(errors)} of {found.photos} photos have no row; _errors.jsonl lists them.")
+        messages.append(f"{len(errors)} of {found.photos} photos have no row; _errors.jsonl lists them.")
+    if found.problems:  # each has been printed when the run started
+        messages.append(f"{len(found.problems)} problems with the data; _errors.jsonl lists them.")
+    code = report_failures(args.verb, messages)
     facts = {name: getattr(found, name) for name in ("out", "photos", "rows", "shards", "skipped", "bytes")}
     if args.json:
-        print_json(facts | {"errors": errors})
-        return
+        print_json(facts | {"errors": errors, "problems": list(found.problems)})
+        return code
     rows = [("photos", f"{found.photos:,}"), ("rows", f"{found.rows:,}"), ("unreadable photos", f"{len(errors):,}")]
     rows += [("shards", f"{found.shards:,}"), ("of these finished before", f"{found.skipped:,}")]
     print_table(found.out, ["", "number"], [*rows, ("bytes", f"{found.bytes:,}")])
+    return code

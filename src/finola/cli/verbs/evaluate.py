@@ -18,6 +18,7 @@ from finola.cli.inputs import (
     open_dataset,
     take_leading_model,
 )
+from finola.cli.loop import report_unreadable
 from finola.cli.output import add_force, input_files, output_folder, print_json, print_table, progress, write_metrics
 from finola.errors import InputError
 from finola.files import output_paths
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     take_leading_model(args)
     inputs = input_files(data=[args.data], models=[args.model])
     kind = model_type(args.model)
@@ -64,14 +65,13 @@ def run(args: argparse.Namespace) -> None:
     from finola.model_zoo import load, load_classifier
 
     if kind in ("detector", "segmenter"):
-        _evaluate_detector(args)
-    elif kind == "classifier":
-        _evaluate_classifier(args, load_classifier(args.model).to(device_of(args)))
-    else:
-        _evaluate_autoencoder(args, load(args.model).to(device_of(args)))
+        return _evaluate_detector(args)
+    if kind == "classifier":
+        return _evaluate_classifier(args, load_classifier(args.model).to(device_of(args)))
+    return _evaluate_autoencoder(args, load(args.model).to(device_of(args)))
 
 
-def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
+def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> int:
     from finola.data import CentreCrop, Whole
     from finola.elastic import check_options
     from finola.evaluation.reconstruction import METRICS, allocation, evaluate, summarise
@@ -103,10 +103,11 @@ def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> None:
     if args.crop:
         notes.append(f"The short side of every photo was resized to {args.crop} pixels and the centre cropped.")
     files = "images.csv, summary.json and contact-sheet.png"
-    _report(args, summary, ["metric", *versions.values()], body, dataset, files, notes)
+    _report(args, summary, ["metric", *versions.values()], body, files, notes)
+    return report_unreadable(args.verb, dataset)
 
 
-def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> None:
+def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> int:
     from finola.data import CentreCrop
     from finola.evaluation.classification import accuracy, classify, shared_classes
 
@@ -124,10 +125,11 @@ def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> None:
     body.append(("all", _percent(summary["accuracy"])))
     if "accuracy_5" in summary:
         body.append(("all, top 5", _percent(summary["accuracy_5"])))
-    _report(args, summary, ["class", "accuracy"], body, dataset, "summary.json and images.csv")
+    _report(args, summary, ["class", "accuracy"], body, "summary.json and images.csv")
+    return report_unreadable(args.verb, dataset)
 
 
-def _evaluate_detector(args: argparse.Namespace) -> None:
+def _evaluate_detector(args: argparse.Namespace) -> int:
     import json
 
     from finola.data.detection import Fit, ObjectDataset
@@ -153,19 +155,21 @@ def _evaluate_detector(args: argparse.Namespace) -> None:
         out = Path(args.out)
         write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
         write_text(out / "results.json", json.dumps(results) + "\n")
+    code = report_unreadable(args.verb, dataset)
     if args.json:
         print_json(summary)
-        return
+        return code
     kinds = [kind for kind in ("boxes", "masks") if kind in summary]
     body = [(name, *(_decimal(summary[kind][name]) for kind in kinds)) for name in METRICS]
     title = f"{args.model} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
     print_table(title, ["metric", *kinds], body)
-    for message in filter(None, (dataset.report(), *summary["left_out"][:MAX_MESSAGES])):
+    for message in summary["left_out"][:MAX_MESSAGES]:
         print(message)
     if len(summary["left_out"]) > MAX_MESSAGES:
         print(f"… and {len(summary['left_out']) - MAX_MESSAGES} more photos with excluded objects; --json lists them.")
     if args.out:
         print(f"summary.json and results.json written to {args.out}")
+    return code
 
 
 def _summary(
@@ -189,7 +193,6 @@ def _report(
     summary: dict[str, Any],
     columns: list[str],
     body: Sequence[tuple[Any, ...]],
-    dataset: PhotoDataset,
     files: str,
     notes: Sequence[str] = (),
 ) -> None:
@@ -201,8 +204,6 @@ def _report(
         print(note)
     if summary.get("unknown_classes"):
         print(f"Excluded classes, unknown to the model: {', '.join(summary['unknown_classes'])}.")
-    if report := dataset.report():
-        print(report)
     if args.out:
         print(f"{files} written to {args.out}")
 

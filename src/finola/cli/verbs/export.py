@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
         manifest = export(
             model, args.out, args.format, half=args.half, force=args.force, name=args.model, progress=report
         )
-    rows = verify(model, args.out)
+    rows = verify(model, args.out, trusted=True)  # the files have just been written
     if args.json:
         print_json({"folder": args.out, **manifest, "verified": rows})
         return

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import (
     PHOTO,
-    PHOTOS,
+    Photo,
+    add_batch,
     add_crop,
     add_data,
     add_model,
+    add_photos,
     cropped_size,
     find_photos,
     integer,
@@ -23,6 +25,7 @@ from finola.cli.inputs import (
     read_cropped,
     readable,
 )
+from finola.cli.loop import Loop, report_unreadable
 from finola.cli.output import add_force, input_files, print_json, print_table
 from finola.config import DEFAULT_WHOLE
 from finola.errors import InputError
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 HELP = "analyse the latent space of q: mean, interpolation, mirroring, sampling, PCA and nearest neighbours"
 
-Act = Callable[[argparse.Namespace], None]
+Act = Callable[[argparse.Namespace], int | None]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -84,11 +87,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     pca = add("pca", _pca, "reconstruct photos from their first K principal components")
     pca.add_argument("-k", type=positive, nargs="+", help="values of K (default: five values up to all components)")
     for one in (fade, mirror, pca):
-        one.add_argument("photos", nargs="+", metavar="PHOTO", help=PHOTOS)
+        add_photos(one)
     near = add("neighbours", _neighbours, "find the nearest neighbours of a photo by q")
     near.add_argument("photo", help=PHOTO)
     add_data(near, "all")
     near.add_argument("--count", type=positive, default=6, help="number of images (default: %(default)s)")
+    add_batch(near, 32)
     near.add_argument("-k", type=positive, help="compare the first K principal components only (default: all)")
     words = "measure the paper's observations about q on photos"
     seen = add("observe", _observe, words, statistics=False, picture=False)
@@ -102,7 +106,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         add_force(one)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     given = vars(args)
     words = [*given.get("photos", []), *(given[key] for key in ("photo", "first", "second") if key in given)]
     photos = [*(photo.name for photo in find_photos(words)), given.get("statistics")]
@@ -112,10 +116,10 @@ def run(args: argparse.Namespace) -> None:
             plot_path(args.out)
         args.out = str(output_path(args.out, inputs, args.force))
     check_name(args.model)
-    args.act(args)
+    return args.act(args) or 0
 
 
-def _fit(args: argparse.Namespace) -> None:
+def _fit(args: argparse.Namespace) -> int:
     model = load_model(args)
     data = open_cropped(args, model.config)
     statistics = _fitted(args, model, data)
@@ -131,11 +135,10 @@ def _fit(args: argparse.Namespace) -> None:
     about |= {"components": len(explained), "variance_held": round(float(explained[-1]), 6)}
     if args.json:
         print_json(about)
-        return
-    kind = "photos" if cropped_size(args, model.config) == model.config.image_size else "tiles"
-    print(f"{args.model}: mean and {len(explained)} components over {statistics.count:,} {kind}, in {args.out}")
-    if report := data.report():
-        print(report)
+    else:
+        kind = "photos" if cropped_size(args, model.config) == model.config.image_size else "tiles"
+        print(f"{args.model}: mean and {len(explained)} components over {statistics.count:,} {kind}, in {args.out}")
+    return report_unreadable(args.verb, data)
 
 
 def _mean(args: argparse.Namespace) -> None:
@@ -145,23 +148,24 @@ def _mean(args: argparse.Namespace) -> None:
     _show(args, plot_mean(model, statistics), "decoded mean of q")
 
 
-def _fade(args: argparse.Namespace) -> None:
+def _fade(args: argparse.Namespace) -> int:
     from finola.plotting.latent import plot_fade
 
     model, statistics = _loaded(args)
-    images = read_cropped(args.photos, cropped_size(args, model.config))
+    images, code = _photos(args, model)
     _show(args, plot_fade(model, statistics, images, args.steps), f"{len(images)} photos interpolated to the mean")
+    return code
 
 
-def _mirror(args: argparse.Namespace) -> None:
+def _mirror(args: argparse.Namespace) -> int:
     from finola.plotting.latent import plot_fade
 
     model, statistics = _loaded(args)
-    plot = plot_fade(
-        model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), args.steps, end=2.0
-    )
+    images, code = _photos(args, model)
+    plot = plot_fade(model, statistics, images, args.steps, end=2.0)
     values = ", ".join(f"{value:.2f}" for value in plot.values["correlation_of_mirror"])
     _show(args, plot, f"correlation of mirrored image and photo around the mean: {values}")
+    return code
 
 
 def _interpolate(args: argparse.Namespace) -> None:
@@ -181,20 +185,23 @@ def _sample(args: argparse.Namespace) -> None:
     _show(args, plot_samples(model, statistics, args.count, args.seed), f"{args.count} samples")
 
 
-def _pca(args: argparse.Namespace) -> None:
+def _pca(args: argparse.Namespace) -> int:
     from finola.plotting.latent import plot_components
 
     model, statistics = _loaded(args)
-    plot = plot_components(model, statistics, read_cropped(args.photos, cropped_size(args, model.config)), args.k)
+    images, code = _photos(args, model)
+    plot = plot_components(model, statistics, images, args.k)
     pairs = zip(plot.values["components"], plot.values["psnr"], strict=True)
     _show(args, plot, ", ".join(f"K = {k}: {sum(row) / len(row):.1f} dB" for k, row in pairs))
+    return code
 
 
-def _neighbours(args: argparse.Namespace) -> None:
+def _neighbours(args: argparse.Namespace) -> int:
     import torch
 
     from finola.evaluation.latent.operations import encode, neighbours
     from finola.plotting.latent import plot_neighbours
+    from finola.tiling import equal_sized
 
     model, statistics = _loaded(args)
     query = read_cropped([args.photo], cropped_size(args, model.config))
@@ -202,9 +209,10 @@ def _neighbours(args: argparse.Namespace) -> None:
     numbers: list[int] = []
 
     def others() -> Iterator[Tensor]:
-        for number, image in readable(data, "searching"):
-            numbers.append(number)
-            yield encode(model, image[None]).q
+        for group in equal_sized(readable(data, "searching"), args.batch):
+            numbers.extend(number for number, _ in group)
+            q = encode(model, torch.stack([image for _, image in group])).q
+            yield from q.unflatten(0, (len(group), -1))
 
     best = neighbours(encode(model, query).q, others(), statistics, args.count, args.k)
     images = torch.stack([data.sample(numbers[place])[0] for place, _ in best]) / 255
@@ -214,9 +222,10 @@ def _neighbours(args: argparse.Namespace) -> None:
     if not args.json:
         for name, similarity in zip(names, similarities, strict=True):
             print(f"  {similarity:.3f}  {name}")
+    return report_unreadable(args.verb, data)
 
 
-def _observe(args: argparse.Namespace) -> None:
+def _observe(args: argparse.Namespace) -> int:
     import json
 
     from finola.evaluation.latent.observations import observe
@@ -224,12 +233,13 @@ def _observe(args: argparse.Namespace) -> None:
 
     model = load_model(args)
     data = open_cropped(args, model.config)
-    source = "the train split"
+    opened, source = [data], "the train split"
     if path := args.statistics or stored_statistics(args.model):
         statistics, source = Statistics.load(path, model), Path(path).name
     else:
         args.components, args.incremental = None, False
-        statistics = _fitted(args, model, open_cropped(args, model.config, "train"))
+        opened.insert(0, open_cropped(args, model.config, "train"))
+        statistics = _fitted(args, model, opened[0])
     result = {"data": args.data or "FINOLA_DATA", "split": args.split, "statistics": source}
     measured = observe(model, statistics, _pixels(data, "observing"))
     result |= measured | {"model": args.model, "name": measured["model"]}
@@ -237,10 +247,9 @@ def _observe(args: argparse.Namespace) -> None:
         write_text(Path(args.out), json.dumps(result, indent=1, allow_nan=False) + "\n")
     if args.json:
         print_json(result)
-        return
-    _print_observations(result)
-    if report := data.report():
-        print(report)
+    else:
+        _print_observations(result)
+    return report_unreadable(args.verb, *opened)
 
 
 def _print_observations(result: dict[str, Any]) -> None:
@@ -274,6 +283,18 @@ def _loaded(args: argparse.Namespace) -> tuple[Autoencoder, Statistics]:
         )
     model = load_model(args)
     return model, Statistics.load(path, model)
+
+
+def _photos(args: argparse.Namespace, model: Autoencoder) -> tuple[Tensor, int]:
+    """Readable photos of the arguments, cropped to one size, (N, 3, H, W), and the exit code."""
+    import torch
+
+    size = cropped_size(args, model.config)
+    loop = Loop(args, "reading")
+    images = list(loop.each(Photo.read_cropped, [(photo, size) for photo in find_photos(args.photos, args.limit)]))
+    if not images:
+        raise InputError("None of the photos can be read.")
+    return torch.stack(images), loop.code
 
 
 def _fitted(args: argparse.Namespace, model: Autoencoder, data: PhotoDataset) -> Statistics:

@@ -36,12 +36,12 @@ def curvature(args: argparse.Namespace) -> None:
     output_path(args.out, input_files([photo.name], models=[args.model, args.beside]), args.force)
 
     from finola.evaluation.curvature import CurvatureMap, feature_map, has_recurrence
-    from finola.evaluation.curvature import load_model as load_any
+    from finola.model_zoo import load_model as load_any
     from finola.plotting.curvature import plot_curvature
     from finola.plotting.style import save_figure
 
     names = [args.model, args.beside] if args.beside else [args.model]
-    models = [load_any(name).to(device_of(args)) for name in names]
+    models = [load_any(name, untrained=True).to(device_of(args)) for name in names]
     which: Literal["z", "encoder"] = args.map or ("z" if all(map(has_recurrence, models)) else "encoder")
     maps, images = [], []
     for name, model in zip(names, models, strict=True):

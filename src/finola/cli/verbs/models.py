@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 HELP = "list models with parameters and multiply-adds of each part"
@@ -10,7 +12,9 @@ AUTOENCODERS, CLASSIFIERS = "bundled autoencoders", "bundled classifiers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="*", help="model names (default: all bundled models and those of the paper)")
+    text = "names of models or of the recipes that train them, or patterns such as 'paper/*' (default: all models)"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=text)
+    parser.add_argument("-m", "--model", nargs="+", default=[], metavar="NAME", help="the same as an option")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -21,8 +25,8 @@ def run(args: argparse.Namespace) -> None:
 
     bundled = {AUTOENCODERS: [*bundled_models("autoencoder"), *UNTRAINED], CLASSIFIERS: bundled_models("classifier")}
     groups = bundled | PAPER | RECOGNITION
-    if args.name:
-        groups = {"named": args.name}
+    if words := [*args.names, *args.model]:
+        groups = choose(groups, words)
     total = sum(map(len, groups.values()))
     pairs = ((group, name) for group, names in groups.items() for name in names)
     rows = [_row(group, name) for group, name in progress(pairs, total, "counting", quiet=args.json)]
@@ -34,6 +38,36 @@ def run(args: argparse.Namespace) -> None:
             body = [_cells(row) for row in rows if row["group"] == group and tuple(row["parameters"]) == parts]
             print_table(group, ["name", "classes" if "head" in parts else "latent", *parts], body)
     print("Upper line: parameters. Lower line: multiply-adds per image.")
+
+
+def choose(groups: dict[str, list[str]], words: Sequence[str]) -> dict[str, list[str]]:
+    """Models that match any word, each in its first group; one-line names that are not listed have their own group.
+
+    A word is the name of a model, the name of a recipe that trains it, or a pattern of such names.
+
+    >>> choose({"a": ["tile32", "tile64"], "b": ["waves512"]}, ["tile*", "waves/64x1@8:32"])
+    {'a': ['tile32', 'tile64'], 'named': ['waves/64x1@8:32']}
+    """
+    from finola.config import nearest
+    from finola.errors import UnknownNameError
+    from finola.recipes.table import RECIPES
+
+    recipes: dict[str, list[str]] = {}
+    for recipe, settings in RECIPES.items():
+        recipes.setdefault(settings.get("model", {}).get("name", ""), []).append(recipe)
+    known = {model: [model, *recipes.get(model, [])] for models in groups.values() for model in models}
+    chosen: set[str] = set()
+    named: list[str] = []
+    for word in words:
+        found = {model for model, names in known.items() if any(fnmatchcase(name, word) for name in names)}
+        if not found and "@" in word:
+            named.append(word)
+        elif not found:
+            raise UnknownNameError(f"Unknown model {word!r}: {nearest(word, known)}")
+        chosen |= found
+    first = {model: group for group, models in reversed(groups.items()) for model in models}
+    selected = {group: [m for m in models if m in chosen and first[m] == group] for group, models in groups.items()}
+    return {group: models for group, models in (selected | {"named": named}).items() if models}
 
 
 def _row(group: str, name: str) -> dict[str, Any]:

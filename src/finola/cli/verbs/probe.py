@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import add_leading_model, add_limit, device_of, positive, take_leading_model
+from finola.cli.loop import report_unreadable
 from finola.cli.output import input_files, print_json, print_table, progress
 from finola.config import HEADS
+
+if TYPE_CHECKING:
+    from finola.data import PhotoDataset
 
 HELP = "probe a frozen encoder with labelled photos: k-NN, lin, tran-1"
 PROBES = ("knn", *HEADS["classify"])
@@ -28,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     take_leading_model(args)
     input_files(data=[args.data])  # raises if there is no such data
 
@@ -39,7 +45,13 @@ def run(args: argparse.Namespace) -> None:
 
     torch.manual_seed(args.seed)  # for randomly initialised encoders
     encoder = load_encoder(args.model, (args.size, args.size)).to(device_of(args))
-    reading = {"size": args.size, "limit": args.limit, "progress": progress}
+    opened: list[PhotoDataset] = []
+
+    def encoding(loader: Any, total: int, what: str) -> Iterable[Any]:
+        opened.append(loader.dataset)
+        return progress(loader, total, what)
+
+    reading = {"size": args.size, "limit": args.limit, "progress": encoding}
     train = extract(encoder, args.data, "train", mirrored=True, **reading)
     val = extract(encoder, args.data, "val", like="train", **reading)
     found = {}
@@ -52,7 +64,8 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         counts = {"train": len(train.labels), "val": len(val.labels), "classes": len(train.classes)}
         print_json({"model": args.model, "data": args.data, **counts, "accuracy": found})
-        return
+        return report_unreadable(args.verb, *opened)
     rows = [(probe, f"{100 * value:.1f} %") for probe, value in found.items()]
     title = f"{args.model}, frozen: {len(train.classes)} classes, {len(val.labels)} photos"
     print_table(title, ["probe", "accuracy"], rows)
+    return report_unreadable(args.verb, *opened)

@@ -22,6 +22,7 @@ from finola.cli.inputs import (
     positive,
     take_leading_model,
 )
+from finola.cli.loop import Loop, report_unreadable
 from finola.cli.output import add_force, input_files, print_json, print_table, progress
 from finola.cli.verbs import Verb
 from finola.errors import InputError
@@ -63,7 +64,6 @@ def waves(args: argparse.Namespace) -> int:
         output_path(args.plot, input_files([photo.name for photo in every], models=[args.model]), args.force)
 
     check_name(args.model)
-    from finola.cli.loop import Loop
     from finola.plotting.waves import plot_waves
     from finola.wave.analysis import waves
 
@@ -170,7 +170,7 @@ def _add_spectrum(parser: argparse.ArgumentParser) -> None:
     add_force(parser)
 
 
-def spectrum(args: argparse.Namespace) -> None:
+def spectrum(args: argparse.Namespace) -> int:
     """Rank plane waves by their energy on photos, for the initialisation of wave models."""
     [out] = output_paths([args.out], input_files(data=[args.data]), args.force, create=True)
     if min(args.sides) < 2:
@@ -188,8 +188,10 @@ def spectrum(args: argparse.Namespace) -> None:
         few = min(count, 1000)
         batches = progress(_batches(dataset, side, few), -(-few // BATCH), f"side {side}: amplitudes")
         spectra.append(measure_radius(found, batches).to_json())
+    count -= len(dataset.unreadable)
     write_text(out, json.dumps({"photos": count, "spectra": spectra}, indent=1) + "\n")
     print(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
+    return report_unreadable(args.verb, dataset)
 
 
 def _at_256(args: argparse.Namespace, side: int) -> PhotoDataset:
@@ -200,14 +202,16 @@ def _at_256(args: argparse.Namespace, side: int) -> PhotoDataset:
 
 
 def _batches(dataset: PhotoDataset, side: int, count: int) -> Iterator[Tensor]:
-    """Yield all tiles of `side` pixels of the first `count` photos."""
+    """Yield all tiles of `side` pixels of the readable ones of the first `count` photos."""
     import torch
 
     from finola.tiling import cut
 
     for first in range(0, count, BATCH):
-        images = torch.stack([dataset.sample(index)[0] for index in range(first, min(first + BATCH, count))])
-        yield cut(images.float() / 255, (side, side))[0]
+        items = [dataset[0, index] for index in range(first, min(first + BATCH, count))]
+        images = [item.images[0] for item in items if not item.replaced]
+        if images:
+            yield cut(torch.stack(images).float() / 255, (side, side))[0]
 
 
 VERBS = {
