@@ -6,6 +6,7 @@ import json
 import shutil
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -15,7 +16,7 @@ from torch import nn
 
 import finola
 from finola import elastic
-from finola.deployment import ExportedModel, export, load_exported, verify
+from finola.deployment import ExportedModel, export, exporter, load_exported, verify
 from finola.deployment.parts import describe
 from finola.errors import CorruptFileError, InputError, MissingFileError, OutputExistsError, UnknownNameError
 from finola.heads import Classifier
@@ -117,7 +118,18 @@ def test_torch_format(tmp_path: Path) -> None:
     model = created(FIXED)
     manifest = export(model, tmp_path, "torch")
     assert manifest["graphs"]["decoder"]["file"] == "decoder.pt2"
-    assert all(row["difference"] < 1e-4 for row in verify(model, tmp_path, repeats=1))
+    assert all(row["difference"] < 1e-4 for row in verify(model, tmp_path, repeats=1, trusted=True))
+
+
+def test_files_of_torch_export_are_not_opened_unless_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unpickle(*_: Any) -> None:
+        raise AssertionError("a file was opened")
+
+    model = created(FIXED)
+    export(model, tmp_path, "torch")
+    monkeypatch.setattr(torch.export, "load", unpickle)
+    with pytest.raises(InputError, match="trusted=True"):
+        verify(model, tmp_path)
     with pytest.raises(InputError, match=r"torch\.export\.load"):
         load_exported(tmp_path)
 
@@ -157,6 +169,42 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     assert (tmp_path / "model.onnx").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 
+def test_force_removes_the_graphs_of_the_earlier_export_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    export(Classifier("test_resnet", "lin", ["a", "b"], 32).eval(), folder, "torch")
+    assert (folder / "head.pt2").is_file()
+    manifest = json.loads((folder / "export.json").read_text())
+    manifest["graphs"] |= {name: {"file": name} for name in ("notes.txt", "../beside.pt2")}
+    (folder / "export.json").write_text(json.dumps(manifest))
+    for path in (folder / "notes.txt", folder / "decoder.onnx", tmp_path / "beside.pt2"):
+        path.write_text("mine")  # the first and the last are listed, but export writes no such files
+    export(created(FIXED), folder, "torch", force=True)
+    written = {"encoder.pt2", "decoder.pt2", "model.pt2", "export.json"}
+    assert {path.name for path in folder.iterdir()} == written | {"notes.txt", "decoder.onnx"}
+    assert (tmp_path / "beside.pt2").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"graphs": 3}', '{"graphs": {"head": {"file": [1]}}}'])
+def test_force_removes_no_file_that_no_manifest_lists(content: str, tmp_path: Path) -> None:
+    (tmp_path / "head.pt2").write_text("mine")
+    (tmp_path / "export.json").write_text(content)
+    export(created(FIXED), tmp_path, "torch", force=True)
+    assert (tmp_path / "head.pt2").read_text() == "mine"
+
+
+def test_an_interrupted_export_leaves_the_earlier_one_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(created(FIXED), tmp_path, "torch")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def interrupted(*_: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporter, "serialise", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(created(FIXED), tmp_path, "torch", force=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_unknown_format_and_models_that_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="tflite"):
         export(created(FIXED), tmp_path, "tflite")
@@ -172,6 +220,28 @@ def test_elastic_encoder_gives_what_the_choice_needs() -> None:
     assert components.shape[3:] == (2, codebook.bases.shape[1])
     assert errors.shape[3:] == (2, len(codebook.lengths))
     assert bool((errors.diff(dim=-1) <= 1e-4).all())  # longer is never worse
+
+
+class OldMessage:
+    """A protobuf message whose field descriptors have only what those of protobuf 5 have too."""
+
+    def __init__(self, message: Any) -> None:
+        self.message = message
+
+    def ListFields(self) -> list[tuple[Any, Any]]:
+        found = []
+        for field, value in self.message.ListFields():
+            old = SimpleNamespace(name=field.name, type=field.type, TYPE_MESSAGE=field.TYPE_MESSAGE)
+            if field.type == field.TYPE_MESSAGE:
+                value = OldMessage(value) if hasattr(value, "ListFields") else [OldMessage(one) for one in value]
+            found.append((old, value))
+        return found
+
+
+def test_graphs_open_with_protobuf_5(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = onnx.load_model_from_string
+    monkeypatch.setattr(onnx, "load_model_from_string", lambda data: OldMessage(load(data)))
+    assert load_exported(exported(FIXED, tmp_path_factory)).graphs
 
 
 class TestManifest:

@@ -62,13 +62,16 @@ def export(
         raise InputError(f"The model is on {device}; move it to the CPU before export.")
     described = describe(fold_norms(model))
     targets = output_files(folder, format, force)
-    graphs: dict[str, Any] = {}
-    for stale in _graph_files(targets[MANIFEST]) - {targets[part.name] for part in described.parts}:
-        stale.unlink()
-    targets[MANIFEST].unlink(missing_ok=True)  # it describes the files together: an interrupted export has none
-    for number, part in enumerate(described.parts):
+    contents: dict[str, bytes] = {}
+    for number, part in enumerate(described.parts):  # slow: an export interrupted here leaves the earlier one intact
         progress(number, len(described.parts))
-        data = serialise(part, format, half)
+        contents[part.name] = serialise(part, format, half)
+    for stale in _graph_files(targets[MANIFEST]) - {targets[part] for part in contents}:
+        stale.unlink()
+    targets[MANIFEST].unlink(missing_ok=True)  # it describes the files together: half-written exports have none
+    graphs: dict[str, Any] = {}
+    for part in described.parts:
+        data = contents[part.name]
         write_bytes(targets[part.name], data)
         graphs[part.name] = {"file": targets[part.name].name, "bytes": len(data), **_shapes(part)}
     manifest = _manifest(model, described, format, half, graphs, name)
