@@ -101,7 +101,7 @@ def judge_stored(evidence: Evidence, results: Path, code: str) -> Outcome:
     if note := holds(found):
         return Outcome(FAIL, note=note)
     if path.name == SUITE and found["code"] != code:
-        return Outcome(PASS, note="of other code")
+        return Outcome(NOT_RUN, note=f"results/{SUITE} is of other code")
     return Outcome(PASS)
 
 

@@ -33,20 +33,20 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def page(text: str, found: dict[str, Any]) -> str:
-    """The page with its last section replaced."""
+def page() -> str:
+    """The page with its last section replaced by the stored results."""
+    found = json.loads((ROOT / "results" / "export.json").read_text(encoding="utf-8"))
     about = (
         f"`python benchmarks/export_models.py --json` (`results/export.json`) on {found['cpu']}, one thread, for one "
         "tile or image:"
     )
-    return f"{text.partition(HEADING)[0]}{HEADING}{about}\n\n{table(found)}\n"
+    return f"{PAGE.read_text(encoding='utf-8').partition(HEADING)[0]}{HEADING}{about}\n\n{table(found)}\n"
 
 
 def main() -> None:
     from finola.files import write_text
 
-    found = json.loads((ROOT / "results" / "export.json").read_text(encoding="utf-8"))
-    write_text(PAGE, page(PAGE.read_text(encoding="utf-8"), found))
+    write_text(PAGE, page())
 
 
 if __name__ == "__main__":

@@ -22,8 +22,20 @@ the float32 peak of a GPU. This fraction is calibrated on one number of the pape
 of ImageNet with `3072x1@16`, and is an assumption for other models and devices, on which nothing was measured.
 With it the model predicts {predicted:.1f} days for `3072x1@64`; the paper reports 18. On a CPU the rate is the one
 measured on one core, and a test compares it with `results/bench-train.json`. Loading, validation and communication
-between machines are not part of the model. Memory is that of weights, gradients and optimiser state; activations,
-which depend on the batch per device, are not included.
+between machines are not part of the model.
+
+Recipes of the tasks `reconstruction`, `nets` and `masked` are planned. The task `nets` trains without the recurrence,
+and masked FINOLA encodes a quarter of each image; both are counted so. A recipe with `trainer.max_time` ends at this
+limit, which `finola plan` prints beside the hours of all epochs.
+
+Memory is that of weights, gradients and the moments of the optimiser in float32, with every parameter counted as
+trained. `finola plan` compares it with the memory of the device. It leaves out:
+
+- activations, usually the largest part: they grow with the batch per device, and were not measured on GPUs;
+- buffers, such as the analysis matrices of wave encoders, and the averaged weights of `trainer.ema_decay`;
+- gradient buckets of DDP, workspaces of cuDNN, and what the allocator and the CUDA context reserve.
+
+A run that fits by this estimate may therefore still need a smaller batch, or `trainer.accumulate_grad_batches`.
 
 | recipe | data | epochs | devices | FLOPs | read | hours | device-days |
 |---|---|---|---|---|---|---|---|

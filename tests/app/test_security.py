@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -249,15 +251,35 @@ def test_unread_uploads_are_deleted_and_bounded(client, folder, monkeypatch):
     monkeypatch.setattr(uploads_module, "FOLDER_BYTES", 30_000)
     assert send(10_000) == 200
     assert send(25_000) == 400
-    stored = Uploads(folder)
+    now = 0.0
+    stored = Uploads(folder, clock=lambda: now)
     assert 10_000 <= stored.bytes_stored() <= 30_000
-    stored.delete_old(now=max(path.stat().st_mtime for path in folder.rglob("*")) + AGE - 1)
+    stored.delete_old()
+    now = AGE - 1
+    stored.delete_old()
     assert stored.bytes_stored() >= 10_000
-    stored.delete_old(now=max(path.stat().st_mtime for path in folder.rglob("*")) + AGE + 1)
+    now = AGE + 1
+    stored.delete_old()
     assert list(folder.iterdir()) == []
     assert send(25_000) == 200
     assert client.post("/gradio_api/upload", headers={"content-length": f"{2 * MAX_BYTES}"}).status_code == 400
     assert client.post("/gradio_api/upload", content=iter([b"x"])).status_code == 411
+
+
+def test_uploads_are_kept_when_the_time_of_day_jumps(tmp_path):
+    """To a clock that was set a year forward, a file just written is a year old."""
+    path = tmp_path / "fresh.png"
+    path.write_bytes(b"x")
+    os.utime(path, (time.time() - 365 * 86400,) * 2)
+    now = 0.0
+    stored = Uploads(tmp_path, clock=lambda: now)
+    for now in (0.0, AGE - 1):  # noqa: B007 (the clock reads it)
+        stored.delete_old()
+        assert path.exists()
+    path.write_bytes(b"longer")  # still being received
+    for now, kept in ((AGE + 1, True), (2 * AGE, True), (2 * AGE + 2, False)):  # noqa: B007
+        stored.delete_old()
+        assert path.exists() == kept
 
 
 def test_links_in_the_upload_folder_are_not_followed(folder, secret):

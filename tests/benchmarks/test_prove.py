@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
-from promises import OUT, PROMISES, ROOT, Evidence, Promise, load_passes, suite_passes
+from fuzz_cases import READERS
+from promises import (
+    OUT,
+    PROMISES,
+    ROOT,
+    Evidence,
+    Promise,
+    load_passes,
+    no_failures,
+    nothing_unpickles,
+    suite_passes,
+)
 from prove import FAIL, NOT_RUN, PASS, Outcome, as_json, judge_stored, run, table, verdict
 
 TESTED = Evidence("tests", tests=("tests/test_files.py",))
@@ -83,12 +95,12 @@ def test_stored_results_are_judged(tmp_path: Path) -> None:
     assert judge_stored(Evidence("again", command=("x.py",), holds=MEASURED.holds), tmp_path, "").verdict == NOT_RUN
 
 
-def test_stored_tests_are_those_of_the_whole_suite_and_name_other_code(tmp_path: Path) -> None:
+def test_stored_tests_are_those_of_the_whole_suite_and_of_this_code(tmp_path: Path) -> None:
     path = tmp_path / "portability.json"
     path.write_text(json.dumps(SUITE), encoding="utf-8")
     assert judge_stored(TESTED, tmp_path, "abc") == Outcome(PASS)
     older = judge_stored(TESTED, tmp_path, "def")
-    assert older.verdict == PASS and older.note
+    assert older.verdict == NOT_RUN and "other code" in older.note
     path.write_text(json.dumps(SUITE | {"rows": SUITE["rows"][1:]}), encoding="utf-8")
     assert judge_stored(TESTED, tmp_path, "abc").verdict == FAIL
 
@@ -100,6 +112,30 @@ def test_a_suite_passes_only_with_all_configurations_and_no_failure() -> None:
     assert "2 tests in aten-default" in suite_passes({"rows": [first | {"failed": 2}, *others]})
     assert "aten-default" in suite_passes({"rows": others})
     assert "aten-default" in suite_passes({"rows": [first | {"passed": 0}, *others]})
+
+
+def test_damaged_files_of_every_reader_were_read() -> None:
+    found = {"cases": 11, "failures": 0, "readers": {name: {"cases": 1} for name in READERS}}
+    assert no_failures(found) == ""
+    assert "2 of 11" in no_failures(found | {"failures": 2})
+    assert "exported" in no_failures(found | {"readers": {"container": {"cases": 11}}})
+    assert "photo" in no_failures(found | {"readers": found["readers"] | {"photo": {"cases": 0}}})
+
+
+def test_only_the_listed_calls_may_unpickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert nothing_unpickles() == ""
+    source = tmp_path / "src" / "finola" / "deployment"
+    source.mkdir(parents=True)
+    (source / "verification.py").write_text("torch.export.load(f)\n", encoding="utf-8")
+    monkeypatch.setattr(promises, "ROOT", tmp_path)
+    assert nothing_unpickles() == ""
+    (source / "runtime.py").write_text("torch.export.load(f)\ntorch.jit.load(f)\n", encoding="utf-8")
+    (source / "verification.py").write_text("torch.load(f)\n", encoding="utf-8")
+    assert nothing_unpickles().split(", ") == [
+        "deployment/runtime.py:1",
+        "deployment/runtime.py:2",
+        "deployment/verification.py:1",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ class OldMessage:
 def test_graphs_open_with_protobuf_5(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     load = onnx.load_model_from_string
     monkeypatch.setattr(onnx, "load_model_from_string", lambda data: OldMessage(load(data)))
-    assert load_exported(exported(FIXED, tmp_path_factory)).graphs
+    assert load_exported(exported(REFINED, tmp_path_factory)).graphs
 
 
 class TestManifest:

@@ -7,13 +7,18 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from finola.cli import main
 from finola.errors import InputError
-from finola.reproduce.plan import plan
+from finola.model_counts import sizes
+from finola.reproduce.plan import DEVICES, Device, forward_counts, plan
 from finola.training import load_recipe
+from finola.training.tasks.nets import Nets
 
 ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "results" / "bench-train.json"
 IMAGENET = 1_281_167
 
 
@@ -24,8 +29,9 @@ def test_hours_agree_with_the_paper(model: str, days: float) -> None:
     assert found.hours / 24 == pytest.approx(days, rel=0.1)
 
 
+@pytest.mark.skipif(not MEASURED.exists(), reason="source distributions have no results/")
 def test_throughput_on_the_cpu_agrees_with_the_measured_one() -> None:
-    measured = json.loads((ROOT / "results" / "bench-train.json").read_text())
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
     found = plan(load_recipe("waves-tile64"), 4866, "cpu", measured["threads"])
     assert found.flops_per_image == pytest.approx(measured["flops_per_image"], rel=0.25)
     assert found.images / (3600 * found.hours) == pytest.approx(measured["images_per_second"], rel=0.5)
@@ -40,9 +46,45 @@ def test_cost_is_proportional_to_images_and_devices(capsys: pytest.CaptureFixtur
     assert main(["plan", "paper/resolution/3072x1@16", "--images", "0"]) == 2
 
 
+def test_nets_are_counted_as_they_are_trained() -> None:
+    """On crops of 16 tiles, without the recurrence."""
+    task = Nets(load_recipe("tile32"))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        task.losses(torch.rand(1, 3, 128, 128), None)  # type: ignore[arg-type]  # the batch has only labels
+    assert plan(task.recipe, 1).flops_per_image == pytest.approx(3 * counter.get_total_flops(), rel=0.2)
+    assert plan(load_recipe("photo256"), 1000).flops > 0
+
+
+@pytest.mark.parametrize("name", ["masked/b-w720", "masked/e-w720"])
+def test_masked_models_have_the_counts_of_the_model_table(name: str) -> None:
+    found, stored = forward_counts(load_recipe(name)), sizes(name)
+    assert sorted((c.parameters, c.multiply_adds) for c in found.values()) == sorted(
+        (c.parameters, c.multiply_adds) for c in stored.values()
+    )
+    assert plan(load_recipe(f"{name}-128"), 1).flops < plan(load_recipe(name), 1).flops
+
+
+def test_memory_is_compared_with_that_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = load_recipe("tile32")
+    state = plan(recipe, 1).state_bytes
+    assert plan(recipe, 1).fits and plan(recipe, 1, "cpu").fits is None
+    for memory, fits, words in (
+        (state, (True, True), "yes"),
+        (state - 1, (False, True), "only with FSDP"),
+        (1, (False, False), "no"),
+    ):
+        monkeypatch.setitem(DEVICES, "v100", Device(1e12, memory, 1.0))
+        found = plan(recipe, 1, count=8)
+        assert (found.fits, found.sharded_fits) == fits
+        assert main(["plan", "tile32", "--images", "1", "--count", "8"]) == 0
+        assert words in next(line for line in capsys.readouterr().out.splitlines() if "fits" in line)
+
+
 def test_other_tasks_and_devices_are_rejected() -> None:
-    with pytest.raises(InputError, match="masked"):
-        plan(load_recipe("masked/b-w720"), 1)
+    with pytest.raises(InputError, match="classify"):
+        plan(load_recipe("probe/lin-w720"), 1)
     with pytest.raises(InputError, match="tpu"):
         plan(load_recipe("paper/resolution/3072x1@16"), 1, "tpu")
 

@@ -235,6 +235,14 @@ def test_wrong_files_give_one_sentence_and_keep_the_picture(browser, address):
         sentence = visit.refused(name, data)
         assert value in sentence and sentence.count(". ") == 0 and sentence.endswith(".")
         assert torch.equal(visit.pixels(), before)
+        assert visit.page.is_enabled("#quality") and visit.page.is_enabled("#growing")
+    assert visit.download()[0] == "astronaut.finola"
+    size = visit.page.inner_text("#size")
+    visit.page.focus("#quality")
+    visit.page.keyboard.press("Home")  # the photo is still open
+    visit.page.wait_for_function("before => document.getElementById('size').textContent !== before", arg=size)
+    visit.page.wait_for_function("() => !document.getElementById('growing').disabled")
+    assert visit.download()[0] == "astronaut.finola"
     visit.open("wide.png", png(Image.linear_gradient("L").resize((9000, 8))))
     assert "9000 × 8" in visit.page.inner_text("#status") and visit.pixels().shape[2] == 8192
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390  # no horizontal scrolling on phones

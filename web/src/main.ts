@@ -28,6 +28,7 @@ const ask = (request: Distribute<Request>): number => {
 let name = "photo"; // of the photo, without suffix
 let note = ""; // what was done to the photo when it was opened
 let opened = 0; // job that opened the photo or file on show
+let incoming: { job: number; name: string } | undefined; // the last `.finola` file, on show once it is decoded
 let asked = 0; // time of the last request for a picture
 let final: HTMLCanvasElement | undefined; // the complete reconstruction
 const waiting = new Map<number, (integers: Integers) => void>();
@@ -48,6 +49,7 @@ worker.onmessage = async ({ data }: MessageEvent<Reply>) => {
       element("progress").hidden = true;
       say(data.message, true);
       viewer.classList.remove("busy");
+      if (data.job === job && final) player.ready(); // the picture before stays on show
       break;
     case "coded":
       if (data.job === job) showFile(data.file, data.summary);
@@ -70,6 +72,15 @@ worker.onmessage = async ({ data }: MessageEvent<Reply>) => {
 
 function showFile(file: Uint8Array<ArrayBuffer>, summary: Summary): void {
   const { width, height } = summary;
+  final = undefined;
+  if (incoming?.job === job) {
+    opened = job;
+    name = incoming.name;
+    note = "";
+    viewer.classList.add("alone");
+    split.disabled = quality.disabled = true;
+    element("quality-value").textContent = "as in the file";
+  }
   element("size").textContent = bytes(file.length);
   element("bpp").textContent = ((8 * file.length) / (width * height)).toFixed(3);
   element("latents").textContent = (summary.latents / summary.tiles).toFixed(1);
@@ -118,16 +129,15 @@ async function open(file: Blob, fileName: string): Promise<void> {
 
 async function openFinola(file: Blob, fileName: string): Promise<void> {
   const contents = new Uint8Array(await file.arrayBuffer());
-  begin(fileName, "");
-  viewer.classList.add("alone");
-  split.disabled = quality.disabled = true;
-  element("quality-value").textContent = "as in the file";
-  opened = ask({ kind: "file", file: contents });
+  wait();
+  incoming = { job: ask({ kind: "file", file: contents }), name: stem(fileName) };
 }
 
 async function openPhoto(file: Blob, fileName: string): Promise<void> {
   const { photo, scaled } = await photoOf(file, fileName);
-  begin(fileName, scaled ? `Scaled down from ${scaled}. ` : "");
+  name = stem(fileName);
+  note = scaled ? `Scaled down from ${scaled}. ` : "";
+  wait();
   const canvas = canvasOf(photo);
   [original.width, original.height] = [canvas.width, canvas.height];
   original.getContext("2d")!.drawImage(canvas, 0, 0);
@@ -137,17 +147,14 @@ async function openPhoto(file: Blob, fileName: string): Promise<void> {
   opened = ask({ kind: "photo", photo, quality: Number(quality.value) });
 }
 
-function begin(fileName: string, what: string): void {
-  name = fileName.replace(/\.[^.]*$/, "") || "photo";
-  note = what;
-  wait();
-  say("Rebuilding …");
+function stem(fileName: string): string {
+  return fileName.replace(/\.[^.]*$/, "") || "photo";
 }
 
 /** Until the next picture. */
 function wait(): void {
   asked = performance.now();
-  final = undefined;
+  say("Rebuilding …");
   player.stop();
   viewer.classList.add("busy");
 }

@@ -53,6 +53,7 @@ async function handle(request: Request, { codec, network, graphs, model }: Loade
       return rebuild(request.job, request.quality);
     case "file": {
       const opened = await codec.read(request.file);
+      if (await superseded(request.job)) return; // the photo before stays open
       [photo, coordinates, coded] = [undefined, undefined, opened];
       return show(request.job, request.file.slice());
     }

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Thread
@@ -28,8 +28,10 @@ OWN = "own-"  # prefix of the folders of single uploads
 class Uploads:
     """Uploaded files in a folder used by this server only."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder = Path(folder).resolve()
+        self._clock = clock
+        self._since: dict[tuple[Path, int], float] = {}  # when a file with this time of writing was first found
         self._incoming = 0  # bytes of uploads that are being received
         self._receiving = 0  # their number
         self._lock = Lock()
@@ -93,12 +95,18 @@ class Uploads:
         """Total size of all files in the folder; a file with several links counts once."""
         return sum({(s.st_dev, s.st_ino): s.st_size for _, s in self._files()}.values())
 
-    def delete_old(self, now: float | None = None) -> None:
-        """Delete every file that was last written more than `AGE` seconds before `now`."""
-        now = time.time() if now is None else now
-        for path, status in self._files():
-            if now - status.st_mtime > AGE:
-                self._delete(path)
+    def delete_old(self) -> None:
+        """Delete every file that was found unchanged for more than `AGE` seconds.
+
+        Ages are those of the monotonic clock: the time of day, which a file system stores, may jump.
+        """
+        with self._lock:
+            now = self._clock()
+            written = [(path, status.st_mtime_ns) for path, status in self._files()]
+            self._since = {file: self._since.get(file, now) for file in written}
+            old = [path for (path, _), since in self._since.items() if now - since > AGE]
+        for path in old:
+            self._delete(path)
 
     def watch(self) -> None:
         """Delete old uploads regularly in a background thread, until the folder is removed."""

@@ -210,4 +210,5 @@ def _check_self_contained(message: Any) -> None:
             if field.name == "external_data" or (field.name == "data_location" and value):
                 raise ValueError("it refers to other files")
             if field.type == field.TYPE_MESSAGE:
-                pending += list(value) if field.is_repeated else [value]
+                # By behaviour: protobuf 5 has no `is_repeated`, and protobuf 7 no `label`.
+                pending += [value] if hasattr(value, "ListFields") else list(value)

@@ -17,16 +17,21 @@ from finola.deployment.runtime import open_graph, read_manifest
 from finola.errors import InputError, require
 
 
-def verify(model: nn.Module, folder: str | Path, *, repeats: int = 3) -> list[dict[str, Any]]:
+def verify(model: nn.Module, folder: str | Path, *, repeats: int = 3, trusted: bool = False) -> list[dict[str, Any]]:
     """Compare exported files with the model: one row per part with bytes, largest difference and times in seconds.
 
     Each part runs on its example inputs, photos of several tiles in a batch, and is timed on one photo of one tile.
-    Files of `torch.export` are loaded with PyTorch, so the folder must be one that you wrote.
+    PyTorch unpickles parts of files of `torch.export`, which can run any code. They are opened only with `trusted`: set
+    it only for folders that you exported yourself.
     """
     folder = Path(folder).expanduser()
     manifest = read_manifest(folder)
     if manifest["format"] == "onnx":
         require("onnx", "onnxruntime")
+    elif not trusted:
+        raise InputError(
+            f"{folder} has files of torch.export, which PyTorch unpickles; pass trusted=True if you wrote them."
+        )
     parts = describe(copy.deepcopy(model).eval()).parts
     if missing := [part.name for part in parts if part.name not in manifest["graphs"]]:
         raise InputError(f"{folder} is an export of another model: it has no part {missing[0]!r}.")
