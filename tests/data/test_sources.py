@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import re
 import tarfile
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyarrow import parquet
 
 import finola.data.parquet as parquet_module
 from finola.data import CentreCrop, RandomResizedCrop, make_loader, open_data
-from finola.data.sources import choose_parts, part_of
+from finola.data.sources import choose_parts, evenly, part_of
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
 
 HOME = os.environ.get("FINOLA_DATA")
@@ -297,3 +298,11 @@ def test_real_packs(pack: str, monkeypatch: pytest.MonkeyPatch) -> None:
         batch = next(iter(make_loader(dataset, 8, workers=0)))
         assert batch.images.shape == (8, 3, 64, 64) and 0.02 < batch.images.std() < 0.6
         assert dataset.report() == "" and np.isin(batch.labels.numpy(), [-1, *dataset.classes]).all()
+
+
+def test_subsets_can_be_sent_to_worker_processes(tmp_path: Path) -> None:
+    for number in range(4):
+        put(tmp_path / f"{number}.png", number)
+    subset = evenly(open_data(tmp_path, "all").source, 2)
+    copy = pickle.loads(pickle.dumps(subset))  # as multiprocessing does
+    assert [copy.name(index) for index in range(2)] == [subset.name(index) for index in range(2)]

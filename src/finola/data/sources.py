@@ -77,7 +77,8 @@ class Subset(Source):
     def __init__(self, source: Source, indices: np.ndarray) -> None:
         self.source, self.indices = source, indices
         self.where, self.classes, self.problems = source.where, source.classes, source.problems
-        self.decoded, self.categories = source.decoded, source.categories
+        self.decoded = source.decoded
+        self.categories = dict(source.categories)  # the default cannot be sent to another process
         if source.blocks is not None:
             self.blocks = np.unique(np.searchsorted(indices, source.blocks))
         if source.shards is not None:
