@@ -209,7 +209,7 @@ def printed(name: str, script: str, result: str, needs: str = "") -> Evidence:
 
 CODEC, TRAINING = "tests/codec", "tests/training"
 STUDY = "runs/study"
-ENCODERS = f"random={STUDY}/random-0/probe masked-b={STUDY}/masked-b-0/pre-training/model"
+ENCODERS = f"random={STUDY}/random-0/probe masked-b={STUDY}/masked-b-0/probe"
 PROMISES = (
     Promise(
         "A .finola file decodes to the same latents on every machine; its hash covers all that decides its pixels",
@@ -326,7 +326,13 @@ PROMISES = (
                 "overfit-segment.json",
                 needs="data",
             ),
-            measured("study of pre-training", f"study.py --runs {STUDY}", "study-imagenette128.json", needs="data"),
+            Evidence(
+                "study of pre-training, an encoder with random weights",
+                command=("benchmarks/study.py", "--methods", "random", "--runs", STUDY, "--out", f"{STUDY}-results"),
+                result="study-imagenette128/random-0.json",
+                holds=is_output,
+                needs="data",
+            ),
             measured(
                 "comparison of detectors", f"compare_detection.py {ENCODERS}", "detection-compare.json", needs="data"
             ),
