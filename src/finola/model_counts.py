@@ -60,7 +60,8 @@ def count(name: str) -> dict[str, Count]:
     if match := _RECIPE.fullmatch(name):
         kind, backbone = match["kind"], f"mf-w{match['width']}"
         if kind.startswith("masked/"):
-            return _count_masked(backbone, kind[-1])
+            variant = kind[-1]
+            return count_masked(f"{backbone}/512x1@16+{'patch' if variant == 'e' else 'tran4'}", variant)
         if kind.startswith("probe/"):
             return _count_classifier(backbone, kind.removeprefix("probe/").replace("tran", "tran-"), 1000, 224)
         return _count_detector(backbone, kind.replace("detection/dec", "mf-dec"))
@@ -89,14 +90,14 @@ def count(name: str) -> dict[str, Count]:
     return {"encoder": encoding, "pooling": pooling, "propagation": propagation, "decoder": decoder}
 
 
-def _count_masked(encoder_name: str, variant: str) -> dict[str, Count]:
-    """Masked FINOLA of the paper on 256×256 pixels, of which the encoder sees a quarter."""
+def count_masked(name: str, variant: str) -> dict[str, Count]:
+    """Counts of masked FINOLA, whose encoder sees a quarter of the image; `variant` is e or b."""
     import torch
 
     from finola.masked import MaskedFinola, half
 
     with torch.device("meta"):
-        model = MaskedFinola(f"{encoder_name}/512x1@16+{'patch' if variant == 'e' else 'tran4'}", variant)
+        model = MaskedFinola(name, variant)
         channels, (height, width) = model.config.channels, model.map_size
         encoder, seen = _count(model.encoder, torch.empty(1, 3, *half(model.config.image_size)))
         z = torch.empty(1, channels, height, width)

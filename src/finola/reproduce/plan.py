@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from finola.config import MOBILE_FORMERS, ModelConfig, nearest
 from finola.errors import InputError, UnknownNameError
-from finola.model_counts import Count, sizes
+from finola.model_counts import Count, count_masked, sizes
 from finola.reproduce import cost
 from finola.training.config import MaskedRecipe, NetsRecipe, Recipe, ReconstructionRecipe
 from finola.training.sections import seconds
@@ -112,7 +112,7 @@ def forward_counts(recipe: Recipe) -> dict[str, Count]:
     The task `nets` trains without the recurrence: waves are exact, so pixels follow from q in one product.
     """
     if isinstance(recipe, MaskedRecipe):
-        return _masked_counts(recipe.model.name, recipe.mask.variant)
+        return count_masked(recipe.model.name, recipe.mask.variant)
     if not isinstance(recipe, ReconstructionRecipe | NetsRecipe):
         raise InputError(
             f"{recipe.name} has the task {recipe.task}, whose cost depends on its head and data; "
@@ -122,33 +122,3 @@ def forward_counts(recipe: Recipe) -> dict[str, Count]:
     if isinstance(recipe, NetsRecipe):
         parts["propagation"] = Count(parts["propagation"].parameters, 0)
     return parts
-
-
-def _masked_counts(name: str, variant: str) -> dict[str, Count]:
-    """Counts of masked FINOLA, whose encoder sees a quarter of the image, for any model."""
-    import torch
-    from torch import nn
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from finola.masked import MaskedFinola, half
-
-    def run(module: nn.Module, given: torch.Tensor) -> tuple[Count, torch.Tensor]:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            out = module(given)
-        return Count(sum(p.numel() for p in module.parameters()), counter.get_total_flops() // 2), out
-
-    with torch.device("meta"):
-        model = MaskedFinola(name, variant).eval().requires_grad_(False)
-        channels, (height, width) = model.config.channels, model.map_size
-        encoder, seen = run(model.encoder, torch.empty(1, 3, *half(model.config.image_size)))
-        if variant == "e":
-            into_q, _ = run(model.pool, seen)
-            products = 2 * (height * width - 1)
-        else:  # half a map of steps to each of the three positions that a visible one predicts
-            into_q, _ = run(model.embed, seen.flatten(2).transpose(1, 2))
-            tall, wide = half(model.map_size)
-            products = tall * wide * 2 * (tall + wide)
-        decoder, _ = run(model.decoder, torch.empty(1, channels, height, width))
-        matrices = sum(p.numel() for p in model.transition.parameters())
-    propagation = Count(matrices, products * channels**2)
-    return {"encoder": encoder, "embedding": into_q, "propagation": propagation, "decoder": decoder}
