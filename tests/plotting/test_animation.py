@@ -115,7 +115,7 @@ def test_an_mp4_of_odd_sides_has_all_its_frames(tmp_path):
 
 def test_mp4_without_ffmpeg_raises(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingExtraError, match=r"finola\[film\]"):
+    with pytest.raises(MissingExtraError, match=r"finola\[video\]"):
         animation_path(tmp_path / "film.mp4")
     assert animation_path(tmp_path / "film.gif") == tmp_path / "film.gif"
 
