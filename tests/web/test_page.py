@@ -194,10 +194,10 @@ def test_quality_and_growth_change_the_picture(browser, address):
 
     for growth in ("latents", "propagation"):
         page.check(f"input[value={growth}]", force=True)
+        shown = page.evaluate("document.getElementById('rebuilt').toDataURL()")
         page.focus("#frame")
         page.keyboard.press("Home")
-        page.wait_for_function("before => document.getElementById('rebuilt').toDataURL() !== before",
-                               arg=page.evaluate("document.getElementById('rebuilt').toDataURL()"))  # fmt: skip
+        page.wait_for_function("before => document.getElementById('rebuilt').toDataURL() !== before", arg=shown)
         first = visit.pixels()
         if growth == "latents":  # the mean colours alone: no detail within a tile
             assert float(first[:, :32, :32].float().std((1, 2)).max()) < 1
