@@ -63,13 +63,6 @@ class Photos:
     def open(self) -> PhotoDataset:
         return PhotoDataset(_Given(self.photos), CentreCrop(self.crop) if self.crop else Whole())
 
-    def names(self, dataset: PhotoDataset) -> list[str]:
-        return [dataset.name(index) for index in range(len(dataset))]
-
-    def image(self, dataset: PhotoDataset, index: int) -> Tensor | None:
-        """Image (3, H, W) in [0, 1], or None if the photo cannot be read."""
-        return read_image(dataset, index)
-
 
 def read_image(dataset: PhotoDataset, index: int) -> Tensor | None:
     """Image (3, H, W) in [0, 1] of a data set, or None if the photo cannot be read."""
@@ -150,7 +143,7 @@ def run(
     """
     device = torch.device(device)
     dataset = photos.open()
-    names = photos.names(dataset)
+    names = [dataset.name(index) for index in range(len(dataset))]
     if not names:
         raise InputError("There are no photos to compare methods on.")
     identities = {word: identity(word, device) for word in words}

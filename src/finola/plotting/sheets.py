@@ -59,11 +59,12 @@ def save_contact_sheet(
 def save_comparison_sheet(photos: Photos, methods: Mapping[str, Method], path: str | Path, limit: int = 4) -> Path:
     """Write centre crops of the first photos, enlarged twice: the original and the reconstruction of each method."""
     from finola.compare.report import label
+    from finola.compare.runner import read_image
 
     dataset = photos.open()
     rows = []
-    for index in range(min(limit, len(photos.names(dataset)))):
-        image = photos.image(dataset, index)
+    for index in range(min(limit, len(dataset))):
+        image = read_image(dataset, index)
         if image is None:
             continue
         tiles = [_captioned(image, "original", "")]
