@@ -29,7 +29,7 @@ from finola.heads import Classifier
 from finola.model_zoo import load_encoder
 from finola.training import load_recipe, train
 
-METHODS = ("random", "masked-e", "masked-b", "finola", "moco", "supervised")
+METHODS = ("random", "masked-e", "masked-b", "finola", "moco", "moco-adamw", "supervised")
 ENCODER, BATCH = "mf-w720", 64
 FRACTIONS = (0.125, 0.25, 0.5, 1.0)
 """Points of a run at which the encoder is probed."""
@@ -42,14 +42,13 @@ def pre_training(method: str, seed: int, args: argparse.Namespace) -> tuple[str,
     common = [f"seed={seed}", f"data.path={args.data}", f"schedule.epochs={epochs(args)}", "schedule.warmup_epochs=1"]
     common += [f"data.batch_size={BATCH}", "data.flip=true", "data.scale=[0.2,1.0]"]
     common += [f"trainer.check_val_every_n_epoch={2 * epochs(args)}"]  # no validation: the last weights are used
+    adamw = ["optimiser.kind=adamw", "optimiser.lr=null", "optimiser.base_lr=2e-3", "optimiser.weight_decay=0.05"]
     by_method = {
-        "finola": (
-            "paper/channels/256",
-            [f"model.name={name}+patch", "optimiser.base_lr=2e-3", "optimiser.weight_decay=0.05", "logging.samples=0"],
-        ),
+        "finola": ("paper/channels/256", [f"model.name={name}+patch", *adamw, "logging.samples=0"]),
         "masked-e": ("masked/e-w720-128", [f"model.name={name}+patch", "logging.samples=0"]),
         "masked-b": ("masked/b-w720-128", [f"model.name={name}+tran1", "logging.samples=0"]),
-        "moco": ("moco/w720-128", [f"data.size={args.size}", "schedule.warmup_epochs=0"]),
+        "moco": ("moco/w720-128", [f"data.size={args.size}", "schedule.warmup_epochs=0"]),  # SGD, as published
+        "moco-adamw": ("moco/w720-128", [f"data.size={args.size}", *adamw]),  # optimiser of FINOLA and masked FINOLA
         "supervised": ("supervised/w720-128", [f"data.size={args.size}"]),
     }
     recipe, own = by_method[method]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import finola.heads
+from finola.reproduce.measured import MEASURED, METHODS, STUDY
+from finola.reproduce.measured import study as read_study
+from finola.reproduce.report import describe
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -58,25 +59,7 @@ The encoder of any of these models can initialise any other: `model.weights=runs
 `finola.load_encoder(name)` in code. A checkpoint always contains the decoder too.
 """
 
-STUDY = RESULTS / "study-imagenette128"
 STUDY_IMAGE = "images/study.png"
-NAMES = {
-    "random": "random weights",
-    "finola": "FINOLA",
-    "masked-e": "masked FINOLA-E",
-    "masked-b": "masked FINOLA-B",
-    "moco": "MoCo-v2",
-    "supervised": "supervised",
-}
-ORDERS = (  # statement of the paper, metric, and methods in increasing order
-    ("Table 29 (`table:finola-maskfinola`)", "lin", ("finola", "masked-e", "masked-b")),
-    ("Table 29 (`table:finola-maskfinola`)", "tran-1", ("finola", "masked-e", "masked-b")),
-    ("Table 29 (`table:finola-maskfinola`)", "fine-tuned", ("finola", "masked-e", "masked-b")),
-    ("Figure 19 (`fig:appendix:recon-ftlin`)", "reconstruction", ("masked-e", "masked-b", "finola")),
-    ("Table 25 (`table:finola-mocov2`)", "tran-1", ("moco", "masked-b")),
-    ("Table 25 (`table:finola-mocov2`)", "fine-tuned", ("moco", "masked-b")),
-    ("Figure 21 (`fig:masked-finola-gaussian`)", "curvature", ("finola", "masked-b")),
-)
 STUDY_HEAD = """\
 {data}: 5,000 training and 1,000 val photos of ten classes, images of {size} pixels. Every method has the same encoder
 ({encoder}), batches of 64 photos and {images:,} images of pre-training, one seed. `lin`, `knn` and `tran-1` are probes
@@ -87,8 +70,8 @@ channels, the mean over channels and 100 val photos, and in second place that of
 of 1.
 """
 STUDY_NOTES = """\
-In the paper the order of `lin` accuracies is FINOLA ≪ E < B, after 100 epochs (FINOLA) and 800 to 1,600 epochs (E and
-B) of ImageNet-1K. Here every method sees less than 0.2 % of as many images, and the order is reversed. The curves say
+In the paper the order of `lin` accuracies is FINOLA ≪ E < B, after 100 epochs (FINOLA) and 1,600 epochs (E and B)
+of ImageNet-1K. Here every method sees less than 0.2 % of as many images, and the order is reversed. The curves say
 more than their last points: FINOLA, whose encoder sees whole images and has the easier task, is ahead from the first
 point on but hardly improves after 51,200 images, while the accuracy of both masked methods rises by four to five
 points with each of the last two doublings. Whether they overtake FINOLA cannot be seen on two cores. E and B are
@@ -106,13 +89,8 @@ gradients are flushed to zero.
 """
 
 
-def read_study() -> dict[str, dict[str, Any]]:
-    """Results of benchmarks/study.py by method, of seed 0, in the order of `NAMES`."""
-    return {name: json.loads(file.read_text()) for name in NAMES if (file := STUDY / f"{name}-0.json").exists()}
-
-
 def study() -> str:
-    found = read_study()
+    found = read_study(RESULTS)
     one = next(row for row in found.values() if row["curve"])
     points = [point["images"] for point in one["curve"]]
     lines = [
@@ -125,7 +103,7 @@ def study() -> str:
     for method, row in found.items():
         cells = [f"{row[metric]:.1f}" for metric in ("lin", "knn", "tran-1", "fine-tuned")]
         cells += [f"{row['reconstruction']:.2f}", f"{row['curvature']:.3g}, {row['curvature_of_scaled_maps']:.3g}"]
-        lines.append(f"| {NAMES[method]} | {' | '.join(cells)} |")
+        lines.append(f"| {METHODS[method]} | {' | '.join(cells)} |")
     lines += [
         "\nAccuracy of `lin` on one view of every photo during pre-training, by images seen "
         "(the learning rate follows one cosine over the whole run):\n",
@@ -134,25 +112,21 @@ def study() -> str:
     ]
     for method, row in found.items():
         if row["curve"]:
-            lines.append(f"| {NAMES[method]} | " + " | ".join(f"{point['lin']:.1f}" for point in row["curve"]) + " |")
-    lines += [f"\n![Accuracy of linear probes over images seen]({STUDY_IMAGE})\n", *verdicts(found)]
-    if missing := [NAMES[name] for name in NAMES if name not in found]:
+            lines.append(f"| {METHODS[method]} | " + " | ".join(f"{point['lin']:.1f}" for point in row["curve"]) + " |")
+    lines += [f"\n![Accuracy of linear probes over images seen]({STUDY_IMAGE})\n", *verdicts()]
+    if missing := [METHODS[name] for name in METHODS if name not in found]:
         lines.append(f"\nNot measured yet: {', '.join(missing)}.")
     return "\n".join([*lines, "", STUDY_NOTES])
 
 
-def verdicts(found: dict[str, dict[str, Any]]) -> list[str]:
-    """Table of the paper's orders and what was measured. With one seed, an order holds weakly at best."""
-    lines = ["| the paper | metric | order in the paper | measured | verdict |", "|---|---|---|---|---|"]
-    for label, metric, methods in ORDERS:
-        if not set(methods) <= set(found):
-            continue
-        values = [found[method][metric] for method in methods]
-        holds = all(low < high for low, high in itertools.pairwise(values))
-        order = " < ".join(NAMES[method] for method in methods)
-        shown = ", ".join(f"{value:.3g}" for value in values)
-        verdict = "holds weakly" if holds else "does not hold at this scale"
-        lines.append(f"| {label} | {metric} | {order} | {shown} | **{verdict}** |")
+def verdicts() -> list[str]:
+    """Table of the claims of the paper that the study tests."""
+    lines = ["| the paper | claim | verdict | weakest comparison | margin |", "|---|---|---|---|---|"]
+    for claim in MEASURED.values():
+        if any(file.startswith(STUDY) for file in claim.files):
+            judged = claim.judge(RESULTS)
+            comparison, margin, _ = describe(judged)
+            lines.append(f"| {claim.citation()} | {claim.sentence} | **{judged.status}** | {comparison} | {margin} |")
     return lines
 
 
@@ -163,12 +137,12 @@ def plot_study() -> None:
 
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     images: list[int] = []
-    for method, row in read_study().items():
+    for method, row in read_study(RESULTS).items():
         if row["curve"]:
             images = [point["images"] for point in row["curve"]]
-            axes.plot(images, [point["lin"] for point in row["curve"]], marker="o", label=NAMES[method])
+            axes.plot(images, [point["lin"] for point in row["curve"]], marker="o", label=METHODS[method])
         else:
-            axes.axhline(row["lin"], color="grey", linestyle=":", label=NAMES[method])
+            axes.axhline(row["lin"], color="grey", linestyle=":", label=METHODS[method])
     axes.set(xscale="log", xlabel="images seen, thousands", ylabel="accuracy of a linear probe, %")
     axes.set_xticks(images, [f"{number / 1000:.0f}" for number in images], minor=False)
     axes.minorticks_off()

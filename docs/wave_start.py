@@ -10,9 +10,10 @@ from typing import Any
 from finola.recipes.table import TWIN
 
 HERE = Path(__file__).parent
-RESULT = HERE.parent / "results" / "reproduce" / "cpu" / "wave-start.json"
+STORED = HERE.parent / "results" / "reproduce" / "cpu"
+RESULT, MATRICES = STORED / "wave-start.json", STORED / "wave-matrices.json"
 IMAGE = "images/wave-start.png"
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951")
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951")  # by the number of channels
 
 HEAD = """# Random start and wave start
 
@@ -42,6 +43,12 @@ The complex coordinate ζ of a pair obeys the one-way wave equation of the paper
 `λ = (e^{iuh} − 1)/(e^{ivh} − 1)`.
 """
 
+MATRICES_HEAD = """
+## The matrices alone
+The two models above differ in encoder and decoder as well. Here only `A` and `B` differ: the encoder `conv-light` and
+the upsampling decoder are randomly initialised and trained (`model.init=wave-matrices`, `finola reproduce
+wave-matrices`). *Fixed* matrices are not trained.
+"""
 NOTES = """
 ## What remains unexplained
 - **Channels are hardly used from a random start.** From the smallest to the largest C above, the random start gains far
@@ -61,9 +68,8 @@ NOTES = """
 """
 
 
-def rows() -> dict[str, dict[int, float]]:
+def rows(content: dict[str, Any]) -> dict[str, dict[int, float]]:
     """Mean PSNR over seeds by row and number of images seen."""
-    content: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
     found = {}
     for name, row in content["rows"].items():
         curves = [dict(map(tuple, seed["curve"])) for seed in row["seeds"].values()]
@@ -76,22 +82,30 @@ def page() -> str:
     """The page as Markdown."""
     content = json.loads(RESULT.read_text(encoding="utf-8"))
     data, limit = content["data"], TWIN.settings["data"]["val_limit"]
-    found = rows()
-    images = sorted({number for curve in found.values() for number in curve})
     seeds = len(next(iter(content["rows"].values()))["seeds"])
     lines = [
         "\n## Measurement\n",
         f"{data['train']:,} training photos of {data['name']}, resized and cropped to 32×32 pixels, one vector each, "
         f"a map of 8×8. PSNR (dB) on {min(limit, data['val'])} of {data['val']} val photos by images seen, the mean of "
         f"{seeds} seeds. The wave start has a value before training.\n",
-        "| initialisation | model | " + " | ".join(f"{number:,}" for number in images) + " |",
-        "|---|---|" + "---|" * len(images),
+        *table(content),
+        f"\n![PSNR over images seen from both initialisations]({IMAGE})",
+        MATRICES_HEAD,
+        *table(json.loads(MATRICES.read_text(encoding="utf-8"))),
     ]
+    return HEAD + "\n".join(lines) + "\n" + NOTES
+
+
+def table(content: dict[str, Any]) -> list[str]:
+    """Table of PSNR by images seen."""
+    found = rows(content)
+    images = sorted({number for curve in found.values() for number in curve})
+    lines = ["| initialisation | model | " + " | ".join(f"{number:,}" for number in images) + " |"]
+    lines.append("|---|---|" + "---|" * len(images))
     for name, curve in found.items():
         cells = [f"{curve[number]:.2f}" if number in curve else "" for number in images]
         lines.append(f"| {name} | `{content['rows'][name]['model']}` | {' | '.join(cells)} |")
-    lines.append(f"\n![PSNR over images seen from both initialisations]({IMAGE})")
-    return HEAD + "\n".join(lines) + "\n" + NOTES
+    return lines
 
 
 def plot() -> None:
@@ -101,7 +115,7 @@ def plot() -> None:
     from finola.plotting.style import save_figure
 
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    found = rows()
+    found = rows(json.loads(RESULT.read_text(encoding="utf-8")))
     sizes = list(dict.fromkeys(name.partition(", ")[2] for name in found))
     for name, curve in found.items():
         start, _, size = name.partition(", ")

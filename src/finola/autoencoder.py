@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from finola import effort as refinement
 from finola import elastic
 from finola.checks import check_values
-from finola.config import ModelConfig, show_size
+from finola.config import INITIALISATIONS, ModelConfig, show_size
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.encoders import build_encoder
@@ -20,7 +20,7 @@ from finola.propagation import Order, propagate, start_positions
 from finola.serialization import Pretrained
 from finola.tiling import reconstruct
 from finola.transitions import DIRECTIONS, Transition, build_transition, check_named, prepared
-from finola.wave.initialisation import initialise_waves
+from finola.wave.initialisation import initialise_matrices, initialise_waves
 
 
 class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]):
@@ -42,8 +42,9 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
 
     def __init__(self, name: str, init: str | None = None) -> None:
         super().__init__()
-        if init not in (None, "random", "waves"):
-            raise UnknownNameError(f"Unknown initialisation init={init!r}; use 'waves', 'random' or None.")
+        if init not in (None, *INITIALISATIONS):
+            known = ", ".join(map(repr, INITIALISATIONS))
+            raise UnknownNameError(f"Unknown initialisation init={init!r}; use {known} or None.")
         self.config = config = ModelConfig.parse(name)
         self.label = str(config)  # name in titles; `finola.load` sets the name that was given
         starts = start_positions(config.start, config.map_size, config.paths)  # raises if outside the map
@@ -59,6 +60,8 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         self.decoder = build_decoder(config)
         if config.is_waves or init == "waves":
             initialise_waves(self)
+        elif init == "wave-matrices":
+            initialise_matrices(self)
         if config.is_exact:  # the matrices are not stored: they follow from the waves
             self.register_load_state_dict_post_hook(_set_waves)  # type: ignore[no-untyped-call]
 

@@ -29,6 +29,9 @@ HEADS = {
 }
 """Names of the heads of each task."""
 
+INITIALISATIONS = ("random", "waves", "wave-matrices")
+"""Initialisations of a model. A `waves…` model always has `waves`; `wave-matrices` are plane waves in A and B only."""
+
 EXACT = "waves+nets"
 """Encoder of models with exact plane waves between two networks on pixels."""
 

@@ -38,6 +38,7 @@ def create(name: str, init: str | None = None, *, pretrained: bool = False) -> A
     """Create a model from its one-line name, randomly initialised as in the paper or with `init="waves"`.
 
     Models whose names start with `waves` always use wave initialisation, which reconstructs images without training.
+    `init="wave-matrices"` initialises only A and B with plane waves, between a random encoder and decoder.
     With `pretrained` the encoder, which must be a timm model, has timm's pretrained weights.
 
     >>> create("waves/64x1@8:32").config.channels

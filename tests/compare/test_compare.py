@@ -228,6 +228,18 @@ def test_klt_is_not_fitted_to_the_test_photos(tmp_path: Path, capsys) -> None:  
     assert any("KLT" in sentence for sentence in result["left_out"])
 
 
+def test_the_fixed_length_mode_with_another_codec() -> None:
+    method, image = build_method("finola-paper:photo256"), torch.rand(3, 256, 256)
+    code = method.encode(image)
+    assert code.bits is not None and 4 * 3069 <= code.bits < 4 * 3069 + 2000  # four bits per latent, and the header
+    assert method.decode(code).shape == image.shape
+    assert label("finola-paper:photo256") == "finola (photo256), bits per latent: 4"
+
+
+def test_cached_files_depend_on_the_settings_of_their_format() -> None:
+    assert "mct" in identity("jpeg2000:20")  # results without the colour transform are not those with it
+
+
 @pytest.mark.parametrize("word", ["finola-paper:8", "finola-paper@0.2", "finola-paper"])
 def test_the_fixed_length_mode_has_four_bits(word: str) -> None:
     with pytest.raises(InputError, match="finola-paper:4"):

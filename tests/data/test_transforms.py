@@ -83,7 +83,7 @@ def test_jpeg_decoded_at_reduced_size_gives_the_same_view(orientation: int, widt
 
 def test_small_photos_are_enlarged() -> None:
     photo = Image.new("RGB", (10, 30), (200, 100, 50))
-    for transform in (RandomCrop(64), CentreCrop(64), RandomResizedCrop(64), CentreCrop(64, resize=80)):
+    for transform in (RandomCrop(64), CentreCrop(64), RandomResizedCrop(64), CentreCrop(64, crop_pct=0.8)):
         image = render_views(photo, [transform.view((30, 10), generator(0, 0, 0))])
         assert image.shape == (1, 3, 64, 64) and image.amax((0, 2, 3)).tolist() == [200, 100, 50]
 
@@ -91,8 +91,17 @@ def test_small_photos_are_enlarged() -> None:
 def test_invalid_settings_raise() -> None:
     with pytest.raises(InputError, match=r"scale.*\(1.0, 0.5\)"):
         RandomResizedCrop(64, scale=(1.0, 0.5))
-    with pytest.raises(InputError, match=r"\b32\b.*\b64\b"):
-        CentreCrop(64, resize=32)
+    for crop_pct in (0.0, 1.5):
+        with pytest.raises(InputError, match=f"crop_pct is {crop_pct}"):
+            CentreCrop(64, crop_pct)
+
+
+def test_a_centre_crop_of_224_with_crop_pct_resizes_the_short_side_to_256() -> None:
+    for height, width in ((256, 256), (512, 768), (500, 375)):
+        left, top, right, bottom = CentreCrop(224, 0.875).view((height, width), generator(0, 0, 0)).box
+        expected = 224 * min(height, width) / 256  # side of the crop in pixels of the photo
+        assert right - left == pytest.approx(expected) and bottom - top == pytest.approx(expected)
+        assert left + right == pytest.approx(width, abs=1) and top + bottom == pytest.approx(height, abs=1)
 
 
 def test_saved_and_centre_cropped_photo_is_unchanged(tmp_path: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,12 @@ from finola.config import ModelConfig
 from finola.errors import InputError, UnknownNameError
 from finola.model_counts import Count
 from finola.paper import FIGURES, TABLES, number
+from finola.recipes.table import ROWS, canonical
 from finola.reproduce import cost
-from finola.reproduce.claims import CLAIMS, SCALES, Claim, Row, find_claims, recipes_without_claim
+from finola.reproduce.claims import CLAIMS, find_claims
+from finola.reproduce.commands import COMMANDS, commands_of
 from finola.reproduce.cost import images_seen
+from finola.reproduce.definitions import SCALES, Claim, Row
 from finola.reproduce.runner import Job, jobs_of, plan
 from finola.reproduce.statements import RUNS, STATEMENTS
 from finola.reproduce.verdicts import verdict
@@ -71,9 +75,16 @@ def test_small_twins_compare_what_the_paper_compares() -> None:
             assert all(getattr(twin, key) == getattr(paper, key) for key in ("transition", "speeds", "start", "paths"))
 
 
+def test_at_paper_scale_every_row_of_a_table_is_run() -> None:
+    run = {plan(row, "paper", 0).recipe.model.name for claim in CLAIMS.values() for row in claim.rows_at("paper")}
+    rows = {load_recipe(f"paper/{name}").model.name for name in ROWS}
+    assert rows <= run
+    assert all(claim.rows_at("cpu") == claim.rows for claim in CLAIMS.values())
+
+
 def test_quoted_values_are_those_of_the_paper() -> None:
     quoted = [row.paper() for row in CLAIMS["normalisation"].rows]
-    assert quoted == [{"psnr": 16.3, "train_psnr": 25.1}, {"psnr": 25.8, "train_psnr": 25.5}]
+    assert quoted == [{"psnr": 16.3, "train_mode_psnr": 25.1}, {"psnr": 25.8, "train_mode_psnr": 25.5}]
     psnr = [row.paper()["psnr"] for row in CLAIMS["channels"].rows]
     assert all(low < high for low, high in pairwise(psnr))
     assert CLAIMS["wave-start"].rows[0].paper() == {}  # a result of our own
@@ -93,17 +104,38 @@ def test_claims_are_found_by_label_and_name() -> None:
         find_claims("table:comp-nrom")
 
 
-def test_tables_that_need_data_have_recipes_or_say_so(capsys: pytest.CaptureFixture[str]) -> None:
-    needing = [label for label, statement in STATEMENTS.items() if statement.examined.startswith("needs ")]
-    without = [label for label in needing if not recipes_without_claim(label)]
-    assert without == ["table:comp-diffusion"]  # other methods are quoted there
-    for label in set(needing) - set(without):
-        names = recipes_without_claim(label)
-        assert len(set(names)) == len(names)
+def test_tables_without_runs_have_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    without = [label for label, each in STATEMENTS.items() if each.examined not in (RUNS, "definition")]
+    assert set(without) == set(COMMANDS)
+    for label in without:
         with pytest.raises(InputError, match=f"{label}.* --dry-run"):
             find_claims(label)
-    assert main(["reproduce", "fig:masked-finola-gaussian", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "finola train paper/channels/3072\nfinola train masked/b-w2880\n"
+    assert main(["reproduce", "fig:appendix:recon-ftlin", "--dry-run", "--data", "imagenet/", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["commands"][0] == "finola train masked/e-w2880 data.path=imagenet/"
+    assert [row["row"] for row in printed["paper_scale"]] == [
+        f"masked/{n}-w2880" for n in ("e", "b", "recon-e", "recon-b")
+    ]
+    assert all(row["days"] > 0 for row in printed["paper_scale"])
+
+
+@pytest.mark.parametrize("label", COMMANDS)
+def test_commands_are_valid_and_use_weights_of_earlier_ones(label: str) -> None:
+    commands = commands_of(label)
+    assert len(set(commands)) == len(commands)
+    trained: set[str] = set()
+    for command in commands:
+        if not command.startswith("finola "):
+            continue
+        args = build_parser().parse_args(shlex.split(command)[1:])
+        if args.verb != "train":
+            folders = re.findall(r"runs/([^ ]+)/model", command)
+            assert folders and set(folders) <= trained
+            continue
+        recipe = load_recipe(args.recipe, args.overrides)
+        if recipe.model.weights is not None:
+            assert recipe.model.weights.removeprefix("runs/").removesuffix("/model") in trained
+        trained.add((args.out or canonical(args.recipe).replace("/", "-")).removeprefix("runs/"))
 
 
 def test_the_list_has_every_table_claim_and_the_cost(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from finola.cli import main
-from finola.reproduce.claims import CLAIMS, Claim
+from finola.reproduce.claims import CLAIMS
+from finola.reproduce.definitions import Claim
 from finola.reproduce.report import generate, judge_stored
 from finola.reproduce.verdicts import HOLDS, NEEDS_DATA, NOT_RUN, WEAKLY
 
@@ -35,7 +36,7 @@ def results(claim: Claim, *psnr: tuple[float | None, ...]) -> dict[str, object]:
 def store(folder: Path, result: dict[str, object]) -> None:
     (folder / "cpu").mkdir(exist_ok=True)
     (folder / "cpu" / f"{result['claim']}.json").write_text(json.dumps(result))
-    times = {"machine": "a CPU", "minutes": {"a": {"0": 1.5, "1": 2.5}}}
+    times = {"a": {str(seed): {"minutes": minutes, "machine": "a CPU"} for seed, minutes in enumerate((1.5, 2.5))}}
     (folder / "cpu" / f"{result['claim']}.times.json").write_text(json.dumps(times))
 
 

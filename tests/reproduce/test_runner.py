@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from training.runs import TINY
 
 from finola.errors import FinolaError, InputError
 from finola.files import write_text
-from finola.reproduce.claims import Claim, Row
-from finola.reproduce.measures import MEASURED, WAVE_METRICS, measure
+from finola.reproduce.definitions import Claim, Row
+from finola.reproduce.measures import LATENT_METRICS, MEASURED, WAVE_METRICS, measure
 from finola.reproduce.runner import SUMMARY, Job, Stopped, plan, reproduce, run_job
 from finola.reproduce.verdicts import increasing
 from finola.training import train
@@ -23,7 +24,12 @@ ROWS = tuple(
     for channels in (16, 32)
 )
 CLAIM = Claim(
-    "tiny", (), "More channels are better.", ROWS, (increasing("C = 16", "C = 32"),), metrics=("psnr", "train_psnr")
+    "tiny",
+    (),
+    "More channels are better.",
+    ROWS,
+    (increasing("C = 16", "C = 32"),),
+    metrics=("psnr", "train_mode_psnr"),
 )
 
 
@@ -41,8 +47,8 @@ class InProcess:
         train(job.recipe, job.folder, resume=True, quiet=True)
 
 
-def run(folder: Path, launch: InProcess, seeds: int = 1) -> bytes:
-    reproduce([CLAIM], "cpu", seeds, "smoke", folder / "runs", folder / "results", 1, launch)
+def run(folder: Path, launch: InProcess, seeds: int = 1, reuse: bool = False) -> bytes:
+    reproduce([CLAIM], "cpu", seeds, "smoke", folder / "runs", folder / "results", 1, reuse, launch)
     return (folder / "results" / "cpu" / "tiny.json").read_bytes()
 
 
@@ -64,9 +70,40 @@ def test_runs_are_cached_and_the_same_seeds_give_the_same_json(tmp_path: Path) -
     assert result["data"]["train"] == 512 and "minutes" not in result
     for row in result["rows"].values():
         assert row["seeds"]["0"]["status"] == "finished" and row["seeds"]["0"]["images"] == 64
-        assert 5 < row["seeds"]["0"]["psnr"] < 60 and 5 < row["seeds"]["0"]["train_psnr"] < 60
+        assert 5 < row["seeds"]["0"]["psnr"] < 60 and 5 < row["seeds"]["0"]["train_mode_psnr"] < 60
     times = json.loads((tmp_path / "a" / "results" / "cpu" / "tiny.times.json").read_text())
-    assert times["minutes"]["C = 16"]["0"] >= 0 and times["machine"]
+    assert times["C = 16"]["0"]["minutes"] >= 0 and times["C = 16"]["0"]["machine"]
+
+
+def test_seeds_are_added_to_stored_results_whose_runs_are_gone(tmp_path: Path) -> None:
+    written = json.loads(run(tmp_path, InProcess(), seeds=2))
+    shutil.rmtree(tmp_path / "runs")
+    few = InProcess()
+    assert json.loads(run(tmp_path, few, seeds=1, reuse=True)) == written and few.trained == []
+
+    class Marked(InProcess):
+        def __call__(self, job: Job, threads: int | None) -> None:
+            assert job.seed == 2
+            super().__call__(job, threads)
+
+    more = json.loads(run(tmp_path, Marked(), seeds=3, reuse=True))
+    for name, row in more["rows"].items():
+        assert list(row["seeds"]) == ["0", "1", "2"]
+        assert {seed: row["seeds"][seed] for seed in "01"} == written["rows"][name]["seeds"]
+
+
+def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
+    run(tmp_path, InProcess())
+    shutil.rmtree(tmp_path / "runs")
+    longer = replace(CLAIM, rows=tuple(replace(row, overrides=(*row.overrides, "seed=5")) for row in ROWS))
+    launch = InProcess()
+    reproduce([longer], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 1, True, launch)
+    assert launch.trained == []  # the seed of the job overrides that of the row: the same settings
+    other = replace(
+        CLAIM, rows=tuple(replace(row, overrides=(*row.overrides, "optimiser.weight_decay=0.5")) for row in ROWS)
+    )
+    reproduce([other], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 1, True, launch)
+    assert launch.trained == ["C = 16", "C = 32"]
 
 
 def test_a_killed_row_resumes_from_its_checkpoint(tmp_path: Path) -> None:
@@ -93,15 +130,16 @@ def test_diverged_runs_are_final_and_have_no_metrics(tmp_path: Path) -> None:
     def diverge(job: Job, threads: int | None) -> None:
         write_text(job.folder / SUMMARY, json.dumps({"status": "diverged", "step": 3, "metrics": {}}))
 
-    found = reproduce([CLAIM], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 2, diverge)
-    assert found[0]["rows"]["C = 16"]["seeds"]["0"] == {
+    found = reproduce([CLAIM], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 2, launch=diverge)
+    stored = found[0]["rows"]["C = 16"]["seeds"]["0"]
+    assert stored.pop("run").startswith("smoke-") and stored == {
         "status": "diverged",
         "images": 24,
         "psnr": None,
-        "train_psnr": None,
+        "train_mode_psnr": None,
     }
     again = InProcess()
-    reproduce([CLAIM], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 2, again)
+    reproduce([CLAIM], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 2, launch=again)
     assert again.trained == []
 
 
@@ -113,6 +151,16 @@ def test_waves_of_a_run_are_measured_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert found["invertible_B"] == 0  # waves with v = 0 do not change along y
     monkeypatch.setattr("finola.reproduce.measures._waves", None)
     assert measure(job.folder, WAVE_METRICS) == found and (job.folder / MEASURED).exists()
+
+
+def test_properties_of_q_are_measured(tmp_path: Path) -> None:
+    job = plan(ROWS[0], "cpu", 0, "smoke", tmp_path)
+    train(job.recipe, job.folder, quiet=True)
+    found = measure(job.folder, LATENT_METRICS)
+    assert all(value is not None for value in found.values())
+    # A wave model is nearly linear: mirrored and mixed q give mirrored and mixed images.
+    assert found["mirror_correlation"] < -0.9 and found["mixture_psnr"] > 30  # type: ignore[operator]
+    assert 0 < found["first_components"] <= 1 and found["component_gain"] > -1  # type: ignore[operator]
 
 
 def test_a_job_runs_in_its_own_process(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from finola.reproduce.verdicts import (
     WEAKLY,
     Results,
     at_least,
+    at_most,
     diverges,
+    drops,
     gains_at_most,
     increasing,
     near,
@@ -65,6 +67,13 @@ def test_similar_rows() -> None:
     assert verdict([gains_at_most("a", "c", limit=0.5)], results).status == HOLDS
 
 
+@pytest.mark.parametrize("lost", ["a", "b", "both"])
+def test_a_diverged_run_is_near_nothing(lost: str) -> None:
+    rows = {name: [None, None] if lost in (name, "both") else [20.0, 20.1] for name in "ab"}
+    for check in (near("a", "b", within=0.5), gains_at_most("a", "b", limit=0.5)):
+        assert verdict([check], psnr(**rows)).status == FAILS
+
+
 def test_divergence_and_bounds() -> None:
     assert verdict([diverges("a", 10.0)], psnr(a=[None, None])).status == HOLDS
     assert verdict([diverges("a", 10.0)], psnr(a=[None, 9.0])).status == WEAKLY
@@ -72,3 +81,12 @@ def test_divergence_and_bounds() -> None:
     share: Results = {"a": [{"share": 0.9}, {"share": 0.8}]}
     assert verdict([at_least("a", "share", 0.5)], share).status == HOLDS
     assert verdict([at_least("a", "share", 0.95)], share).status == FAILS
+    assert verdict([at_most("a", "share", 0.95)], share).status == HOLDS
+    assert verdict([at_most("a", "share", 0.5)], share).status == FAILS
+    assert verdict([at_most("a", "share", 0.5)], {"a": [{"share": None}, {"share": None}]}).status == FAILS
+
+
+def test_a_drop_between_two_metrics_of_a_row() -> None:
+    results: Results = {"a": [{"train": 25.0, "psnr": 16.0}, {"train": 25.0, "psnr": 16.2}]}
+    assert verdict([drops("a", first="train", second="psnr", by=1.0)], results).margin == pytest.approx(7.9)
+    assert verdict([drops("a", first="train", second="psnr", by=10.0)], results).status == FAILS

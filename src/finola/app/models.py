@@ -8,7 +8,7 @@ from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from finola.codec.calibration import bundled_codecs, load_codec
+from finola.codec.calibration import coded_codecs, load_codec
 from finola.config import DEFAULT_CODEC, ModelConfig
 from finola.errors import UnknownNameError
 from finola.hub import bundled_models, full_name
@@ -44,7 +44,7 @@ def names() -> list[str]:
     >>> names()[0] == DEFAULT_CODEC
     True
     """
-    return list(dict.fromkeys([DEFAULT_CODEC, *bundled_codecs(), *_trained(), WHOLE]))
+    return list(dict.fromkeys([DEFAULT_CODEC, *coded_codecs(), *_trained(), WHOLE]))
 
 
 def _trained() -> list[str]:
@@ -89,7 +89,7 @@ def limits(name: str) -> list[str]:
     found = []
     if not config.elastic:
         found.append("Its q has a fixed length: the number of latents cannot be chosen.")
-    if name not in bundled_codecs():
+    if name not in coded_codecs():
         found.append("It has no codec. It writes no file.")
     if max(height, width) < CROP:
         found.append(f"It has no vector of a whole photo: each tile of {width} × {height} pixels has its own.")
@@ -101,7 +101,7 @@ def open_model(name: str) -> Opened:
     """Load a model of the page by name. Other names and paths raise, since the name is untrusted input."""
     if name not in names():
         raise UnknownNameError(f"Unknown model {name!r}. Choose one of {', '.join(names())}.")
-    return Opened(name, load(name), load_codec(name) if name in bundled_codecs() else None)
+    return Opened(name, load(name), load_codec(name) if name in coded_codecs() else None)
 
 
 _measuring = Lock()

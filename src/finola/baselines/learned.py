@@ -36,19 +36,24 @@ def model_method(name: str, device: Device = "cpu") -> Method:
     return Method(name, encode, decode)
 
 
-def codec_method(word: str, number: float, at_rate: bool, paper: bool, device: Device = "cpu") -> Method:
-    """The `.finola` codec: `finola:40` at a quality, `finola@0.2` at a rate, `finola-paper:4` at 4 bits per latent."""
+def codec_method(word: str, number: float, at_rate: bool, device: Device = "cpu") -> Method:
+    """The `.finola` codec: `finola:40` at a quality, `finola@0.2` at a rate."""
+    return _codec(word, device, None, {"bpp": number} if at_rate else {"quality": int(number)})
+
+
+def plain_method(word: str, codec: str, device: Device = "cpu") -> Method:
+    """A bundled codec, or a folder, with four bits per latent and no entropy coding."""
+    return _codec(word, device, codec, {"mode": "paper"})
+
+
+def _codec(word: str, device: Device, codec: str | None, options: dict[str, Any]) -> Method:
     from finola.codec.codec import compress, decompress
 
-    options: dict[str, Any] = {"bpp": number} if at_rate else {"quality": int(number)}
-    if paper:
-        options = {"mode": "paper"}
-
     def encode(image: Tensor) -> Code:
-        result = compress(image, device=device, **options)
+        result = compress(image, model=codec, device=device, **options)
         return Code(result.data, (image.shape[-2], image.shape[-1]), bits=8 * len(result.data))
 
-    return Method(word, encode, lambda code: decompress(code.data, device=device).float() / 255)
+    return Method(word, encode, lambda code: decompress(code.data, model=codec, device=device).float() / 255)
 
 
 def vae_method(folder: str, device: Device = "cpu") -> Method:

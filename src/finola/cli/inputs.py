@@ -50,11 +50,11 @@ class Photo(NamedTuple):
 
         return read_photo(self.open(), self.name)
 
-    def read_cropped(self, size: tuple[int, int]) -> Tensor:
+    def read_cropped(self, size: tuple[int, int], crop_pct: float = 1.0) -> Tensor:
         """Centre crop (3, *size) in [0, 1], as evaluation on data sets takes it."""
         from finola.data.transforms import centre_crop
 
-        return centre_crop(self.open(), size, self.name) / 255
+        return centre_crop(self.open(), size, self.name, crop_pct) / 255
 
     @property
     def stem(self) -> str:

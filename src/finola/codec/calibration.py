@@ -171,6 +171,18 @@ def bundled_codecs() -> dict[str, Path]:
     return {name: path for name, path in found.items() if path.is_file()}
 
 
+@lru_cache(maxsize=1)
+def coded_codecs() -> tuple[str, ...]:
+    """Names of the bundled codecs with an entropy model; the others have the fixed-length mode only."""
+    from safetensors import safe_open
+
+    def has_coder(path: Path) -> bool:
+        with safe_open(path, "pt") as file:
+            return "synthesis" not in file.keys() or file.get_slice("synthesis").get_shape()[1] > 0  # noqa: SIM118
+
+    return tuple(name for name, path in bundled_codecs().items() if has_coder(path))
+
+
 @dataclass(frozen=True)
 class ElasticCodec:
     """An elastic model with its coder, and the name and hash that identify it in a file."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from finola.baselines import Method
-from finola.config import nearest
+from finola.config import DEFAULT_CODEC, PLAIN_CODEC, nearest
 from finola.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -41,13 +41,10 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None, device: st
                 f"{word} requires a KLT fitted to tiles of {side} pixels: give photos to fit it to (--train)."
             )
         return klt.klt_method(klt.load_klt((fitted or {})[side], components), components)
-    if method == "finola-paper" and word != "finola-paper:4":
-        raise InputError(
-            f"Unknown method {word!r}: the fixed-length mode has four bits per latent; use finola-paper:4."
-        )
-    if method in ("finola", "finola-paper"):
-        number = _number(word, setting or rate, float)
-        return learned.codec_method(word, number, bool(at), method == "finola-paper", device)
+    if method == "finola-paper":
+        return learned.plain_method(word, plain_codec(word), device)
+    if method == "finola":
+        return learned.codec_method(word, _number(word, setting or rate, float), bool(at), device)
     if method in codecs.FORMATS:
         if not codecs.FORMATS[method].available():
             raise InputError(f"{word}: the installed Pillow cannot write {method} files; choose another format.")
@@ -65,6 +62,23 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None, device: st
     if "/" not in word and local_folder(word) is None and word not in UNTRAINED:
         raise UnknownNameError(f"Unknown method {word!r}: {nearest(method, [*factories, *codecs.FORMATS, 'klt64'])}")
     return learned.model_method(word, device)
+
+
+def plain_codec(word: str) -> str:
+    """Codec of a method with four bits per latent: `finola-paper:4` has the default one, `finola-paper:NAME` another.
+
+    >>> plain_codec("finola-paper:photo256")
+    'photo256'
+    """
+    setting = word.partition(":")[2]
+    if setting == "4":
+        return PLAIN_CODEC
+    if not setting or setting.isdigit():
+        raise InputError(
+            f"Unknown method {word!r}: the fixed-length mode has four bits per latent; use finola-paper:4, or the name "
+            "or folder of a codec as in finola-paper:photo256."
+        )
+    return setting
 
 
 def _number(word: str, text: str, kind: Callable[[str], Number] = int) -> Number:
@@ -116,16 +130,16 @@ def identity(word: str, device: str | torch.device = "cpu") -> str:
 
     method = _kind(word)
     if method in FORMATS:
-        return f"{word} Pillow {PIL.__version__}"
+        settings = FORMATS[method].settings(FORMATS[method].ladder[0])
+        return f"{word} Pillow {PIL.__version__} {settings}"
     if not runs_model(word):
         return word
     place = torch.device(device).type
     suffix = "" if place == "cpu" else f" {place}"
     if method.startswith("finola"):
         from finola.codec.calibration import load_codec
-        from finola.codec.codec import default_codec
 
-        name = default_codec("paper" if method == "finola-paper" else "coded")
+        name = plain_codec(word) if method == "finola-paper" else DEFAULT_CODEC
         return f"{word} {name} {load_codec(name).hash.hex()}{suffix}"
     from finola.files import digest_of_weights
     from finola.model_zoo import load

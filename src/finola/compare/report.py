@@ -50,7 +50,7 @@ def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
 
 
 NAMES = {"jpeg": "JPEG, optimised", "jpeg-progressive": "JPEG, progressive", "jpeg2000": "JPEG 2000", "webp": "WebP"}
-NAMES |= {"finola": f"finola ({DEFAULT_CODEC})", "finola-paper": f"finola ({PLAIN_CODEC}), bits per latent:"}
+NAMES |= {"finola": f"finola ({DEFAULT_CODEC})"}
 NAMES |= {
     "avif": "AVIF, speed 6",
     "avif-speed2": "AVIF, speed 2",
@@ -69,6 +69,8 @@ def label(word: str) -> str:
     ('DTCWT, scale 3 LL', 'JPEG, optimised', 'KLT 64x64, 256')
     """
     method, _, setting = word.partition(":")
+    if method == "finola-paper":
+        return f"finola ({PLAIN_CODEC if setting == '4' else setting}), bits per latent: 4"
     if method.startswith("klt"):
         side = method[3:]
         return f"KLT {side}x{side}, {setting}"
@@ -115,11 +117,14 @@ def fixed_length(methods: Sequence[Row]) -> list[Row]:
 
 
 def curves(methods: Sequence[Row]) -> dict[str, list[list[float]]]:
-    """Rate–distortion curve of every file format: (bits per pixel, PSNR) at each of its qualities."""
+    """Rate–distortion curve of every file format: (bits per pixel, PSNR) at each of its qualities.
+
+    The fixed-length mode has no qualities, and its rows may belong to different models.
+    """
     found: dict[str, list[list[float]]] = {}
     for method in methods:
         name, colon, _ = method["word"].partition(":")
-        if method["bpp"] is not None and colon and "@" not in name:
+        if method["bpp"] is not None and colon and "@" not in name and name != "finola-paper":
             found.setdefault(name, []).append([method["bpp"], method["psnr"]])
     rising = {name: _rising(sorted(points)) for name, points in found.items()}
     return {name: points for name, points in rising.items() if len(points) > 1}

@@ -91,17 +91,20 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class CentreCrop:
-    """Centre crop of `size` after resizing the short side to `resize`, by default such that the photo covers `size`."""
+    """Centre crop of `size` after resizing. The crop is the fraction `crop_pct` of the resized photo, as in timm.
+
+    With 1 the photo just covers the crop. A crop of 224 with 0.875 resizes the short side to 256 pixels.
+    """
 
     size: int | Size
-    resize: int | None = None
+    crop_pct: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.resize is not None and self.resize < max(_pair(self.size)):
-            raise InputError(f"CentreCrop: resize={self.resize} is smaller than the crop size {self.size}.")
+        if not 0 < self.crop_pct <= 1:
+            raise InputError(f"crop_pct is {self.crop_pct}, but must be greater than 0 and at most 1.")
 
     def view(self, size: Size, random: np.random.Generator) -> View:
-        scale = self.resize / min(size) if self.resize else _scale_to_cover(size, _pair(self.size))
+        scale = _scale_to_cover(size, _pair(self.size)) / self.crop_pct
         w, h = _fitting(size, _pair(self.size), scale)
         left, top = (size[1] - w) / 2, (size[0] - h) / 2
         if scale == 1:
@@ -109,9 +112,9 @@ class CentreCrop:
         return View(_box(left, top, w, h), _pair(self.size), exact=True)
 
 
-def centre_crop(photo: Image.Image, size: Size, name: str = "the photo") -> Tensor:
+def centre_crop(photo: Image.Image, size: Size, name: str = "the photo", crop_pct: float = 1.0) -> Tensor:
     """Centre crop uint8 (3, *size) of an opened photo, as `CentreCrop` takes it from a data set."""
-    view = CentreCrop(size).view(shown_size(photo, name), np.random.default_rng(0))
+    view = CentreCrop(size, crop_pct).view(shown_size(photo, name), np.random.default_rng(0))
     return render_views(photo, [view], name)[0]
 
 

@@ -87,6 +87,9 @@ def build_head(name: str, channels: int, classes: int, dropout: float = 0.0) -> 
 class Classifier(nn.Module, Pretrained, tags=["finola", "image-classification"]):
     """Classifier of an encoder and a head, both by name. With `frozen` the encoder is fixed and in evaluation mode.
 
+    Photos are evaluated by a centre crop of `image_size`, the fraction `crop_pct` of the resized photo (see
+    `finola.data.CentreCrop`).
+
     >>> model = Classifier("mf-w720", "lin", ["cat", "dog"], image_size=64).eval()
     >>> model.rank(torch.rand(3, 64, 64))[0][0] in ("cat", "dog")
     True
@@ -103,12 +106,13 @@ class Classifier(nn.Module, Pretrained, tags=["finola", "image-classification"])
         *,
         frozen: bool = True,
         dropout: float = 0.0,
+        crop_pct: float = 1.0,
     ) -> None:
         super().__init__()
         self.classes = [str(number) for number in range(classes)] if isinstance(classes, int) else list(classes)
         if not self.classes:
             raise InputError("A classifier needs at least one class, got 0.")
-        self.image_size, self.frozen = (image_size, image_size), frozen
+        self.image_size, self.crop_pct, self.frozen = (image_size, image_size), crop_pct, frozen
         self.encoder = build_encoder(encoder, self.image_size)
         channels = int(self.encoder.channels)  # type: ignore[arg-type]
         self.head = build_head(head, channels, len(self.classes), dropout)

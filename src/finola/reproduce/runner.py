@@ -19,14 +19,16 @@ from typing import Any
 
 from finola.config import ModelConfig
 from finola.errors import FinolaError, InputError
+from finola.files import write_text
 from finola.recipes.table import canonical
-from finola.reproduce.claims import SCALES, Claim, Row
+from finola.reproduce.definitions import SCALES, Claim, Row
+from finola.reproduce.measures import machine, measure, minutes, validation_curve
 from finola.training.config import Recipe
 from finola.training.loading import load_recipe, settings_of
 
 RUNS, RESULTS = Path("runs/reproduce"), Path("results/reproduce")
-SUMMARY, DATA = "summary.json", "data.json"
-"""Files in a run directory: the outcome of the run, and the description of its data."""
+SUMMARY, DATA, MACHINE = "summary.json", "data.json", "machine.json"
+"""Files in a run directory: the outcome of the run, the description of its data, and the CPU that trained it."""
 FINAL = ("finished", "diverged")
 """Statuses of runs that are not run again."""
 WITHOUT_EFFECT = (
@@ -73,7 +75,8 @@ def plan(row: Row, scale: str, seed: int, data: str | None = None, runs: Path = 
     overrides += [f"seed={seed}", *([] if data is None else [f"data.path={data}"]), *SCALES[scale].overrides]
     recipe = load_recipe(name, overrides)
     settings = {key: value for key, value in settings_of(recipe).items() if not key.startswith(WITHOUT_EFFECT)}
-    settings["data"] = Path(recipe.data.path).name if recipe.data.path else None
+    path = recipe.data.path or os.environ.get("FINOLA_DATA")
+    settings["data"] = Path(path).name if path else None
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     folder = runs / f"{name.replace('/', '-')}-{digest}"
     command = ("finola", "train", name, *overrides, "--out", str(folder), "--resume")
@@ -88,7 +91,7 @@ def jobs_of(
         if scale not in claim.scales:
             raise InputError(f"The claim {claim.name} has no runs at scale {scale}. Use --scale {claim.scales[0]}.")
     return {
-        claim.name: [plan(row, scale, seed, data, runs) for row in claim.rows for seed in range(seeds)]
+        claim.name: [plan(row, scale, seed, data, runs) for row in claim.rows_at(scale) for seed in range(seeds)]
         for claim in claims
     }
 
@@ -114,18 +117,25 @@ def reproduce(
     runs: str | Path = RUNS,
     results: str | Path = RESULTS,
     workers: int = 2,
+    reuse: bool = False,
     launch: Callable[[Job, int | None], None] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Train what the claims need, and write one JSON file per claim. Returns the contents of these files.
 
     Finished runs are not repeated and interrupted ones resume. A file is written whenever a run of its claim ends.
-    `launch` trains one job, by default in a process of its own.
+    Results of runs with the same settings, seed and data that are already in the files are never lost; with `reuse`
+    these runs are not trained again if their run directories are missing. `launch` trains one job, by default in a
+    process of its own.
     """
     runs, results = Path(runs), Path(results)
     jobs = jobs_of(claims, scale, seeds, data, runs)
     described = describe_data(data)
-    unique = {job.folder: job for found in jobs.values() for job in found}
+    kept = {claim.name: stored_runs(claim, scale, described, results) for claim in claims}
+    every = [(name, job) for name, found in jobs.items() for job in found]
+    if reuse:
+        every = [(name, job) for name, job in every if job.folder.name not in kept[name]]
+    unique = {job.folder: job for _, job in every}
     for job in unique.values():
         _check_data(job, described)
     waiting = [job for job in unique.values() if job.status() not in FINAL]
@@ -136,14 +146,12 @@ def reproduce(
             report(f"{done} of {len(waiting)}: {job.row.name}, seed {job.seed}, {job.status()}")
             for claim in claims:
                 if any(other.folder == job.folder for other in jobs[claim.name]):
-                    _store(claim, scale, jobs[claim.name], described, results)
-    return [_store(claim, scale, jobs[claim.name], described, results) for claim in claims]
+                    _store(claim, scale, jobs[claim.name], described, results, kept[claim.name])
+    return [_store(claim, scale, jobs[claim.name], described, results, kept[claim.name]) for claim in claims]
 
 
 def _check_data(job: Job, described: dict[str, Any]) -> None:
     """Store the description of the data in a run directory. Raises InputError if it differs from the stored one."""
-    from finola.files import write_text
-
     path = job.folder / DATA
     if path.exists() and json.loads(path.read_text(encoding="utf-8")) != described:
         raise InputError(f"{job.folder} was trained on other photos named {described['name']}. Choose another --runs.")
@@ -199,6 +207,7 @@ def run_job(job: Job, threads: int | None = None) -> None:
             code = process.wait()
         finally:
             _RUNNING.discard(process)
+    write_text(job.folder / MACHINE, json.dumps(machine()) + "\n")
     if job.status() not in FINAL:
         if code in (130, 143) or code < 0:
             raise Stopped(f"{job.folder} was interrupted. Repeat the command to resume it.")
@@ -225,29 +234,73 @@ def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
         yield (file.fileno(),)
 
 
-def _store(claim: Claim, scale: str, jobs: Sequence[Job], data: dict[str, Any], results: Path) -> dict[str, Any]:
-    """Write the results of a claim, and its times in a second file, which differ from run to run."""
-    from finola.files import write_text
-    from finola.reproduce.measures import machine, measure, minutes, validation_curve
+def stored_runs(claim: Claim, scale: str, data: dict[str, Any], results: Path) -> dict[str, dict[str, Any]]:
+    """Entries of the results of a claim by the name of their run directory, which follows from settings and seed.
 
+    An entry has the row, the seed, its result, and its minutes and machine. Results on other data, or without one of
+    the metrics of the claim, are left out.
+    """
+    path = results / scale / f"{claim.name}.json"
+    if not path.is_file():
+        return {}
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    if stored["data"] != data:
+        return {}
+    times = json.loads(path.with_suffix(".times.json").read_text(encoding="utf-8"))
+    found = {}
+    for row, kept in stored["rows"].items():
+        for seed, result in kept["seeds"].items():
+            complete = {"run", *claim.metrics, *(["curve"] if claim.curve else [])} <= set(result)
+            if complete and (timing := times.get(row, {}).get(seed)):
+                found[result["run"]] = {"row": row, "seed": seed, "result": result, "timing": timing}
+    return found
+
+
+def _store(
+    claim: Claim,
+    scale: str,
+    jobs: Sequence[Job],
+    data: dict[str, Any],
+    results: Path,
+    kept: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """Write the results of a claim, and its times in a second file, which differ from run to run.
+
+    Results of `kept` that belong to a row of the claim, for any seed, are written as well.
+    """
     rows: dict[str, dict[str, Any]] = {}
-    times: dict[str, dict[str, float]] = {}
-    for job in jobs:
-        if job.status() not in FINAL:
-            continue
-        summary = json.loads((job.folder / SUMMARY).read_text(encoding="utf-8"))
-        facts = {"recipe": job.command[2], "model": job.recipe.model.name, "paper": job.row.paper()}
-        row = rows.setdefault(job.row.name, {**facts, "seeds": {}})
-        images = summary["step"] * job.recipe.data.batch_size
-        found = {"status": summary["status"], "images": images, **measure(job.folder, claim.metrics)}
-        if claim.curve:
-            found["curve"] = validation_curve(job.folder, job.recipe)
-        row["seeds"][str(job.seed)] = found
-        times.setdefault(job.row.name, {})[str(job.seed)] = minutes(job.folder)
+    times: dict[str, dict[str, Any]] = {}
+    for row in claim.rows_at(scale):
+        by_seed = {job.seed: job for job in jobs if job.row == row}
+        for seed in sorted({*by_seed, *(int(entry["seed"]) for entry in kept.values() if entry["row"] == row.name)}):
+            job = by_seed.get(seed) or plan(row, scale, seed, jobs[0].recipe.data.path, jobs[0].folder.parent)
+            if job.status() in FINAL:
+                result, timing = _result(job, claim), _timing(job)
+            elif entry := kept.get(job.folder.name):
+                result, timing = entry["result"], entry["timing"]
+            else:
+                continue
+            facts = {"recipe": job.command[2], "model": job.recipe.model.name, "paper": row.paper()}
+            rows.setdefault(row.name, {**facts, "seeds": {}})["seeds"][str(seed)] = result
+            times.setdefault(row.name, {})[str(seed)] = timing
     result = {"claim": claim.name, "scale": scale, "data": data, "rows": rows}
     folder = results / scale
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{claim.name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    timing = {"machine": machine(), "minutes": times}
-    write_text(folder / f"{claim.name}.times.json", json.dumps(timing, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / f"{claim.name}.times.json", json.dumps(times, indent=1, ensure_ascii=False) + "\n")
     return result
+
+
+def _result(job: Job, claim: Claim) -> dict[str, Any]:
+    """Status, images seen, metrics and curve of a finished or diverged run, with the name of its run directory."""
+    summary = json.loads((job.folder / SUMMARY).read_text(encoding="utf-8"))
+    images = summary["step"] * job.recipe.data.batch_size
+    found = {"run": job.folder.name, "status": summary["status"], "images": images}
+    found |= measure(job.folder, claim.metrics)
+    return found | ({"curve": validation_curve(job.folder, job.recipe)} if claim.curve else {})
+
+
+def _timing(job: Job) -> dict[str, Any]:
+    path = job.folder / MACHINE
+    trained_on = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else machine()
+    return {"minutes": minutes(job.folder), "machine": trained_on}

@@ -44,7 +44,7 @@ class Verdict:
 
 
 Check = Callable[[Results], list[Comparison]]
-UNITS = {"psnr": "dB", "train_psnr": "dB"}
+UNITS = {"psnr": "dB", "train_mode_psnr": "dB", "lin": "%", "tran-1": "%", "fine-tuned": "%", "reconstruction": "dB"}
 
 
 def _value(metrics: Metrics, metric: str) -> float:
@@ -62,6 +62,11 @@ def _margins(results: Results, rows: Sequence[str], metric: str, margin: Callabl
 def _difference(high: float, low: float) -> float:
     """high − low, where minus infinity, a diverged run, equals itself."""
     return 0.0 if high == low else high - low
+
+
+def _both(margin: Callable[[float, float], float]) -> Callable[[float, float], float]:
+    """A margin that is minus infinity if one of the runs diverged: nothing can be said of how near they are."""
+    return lambda a, b: -math.inf if math.inf in (-a, -b) else margin(a, b)
 
 
 def increasing(*rows: str, metric: str = "psnr") -> Check:
@@ -88,7 +93,7 @@ def near(first: str, second: str, *, within: float, metric: str = "psnr") -> Che
     """The metrics of two rows differ by at most `within`."""
 
     def check(results: Results) -> list[Comparison]:
-        margins = _margins(results, (first, second), metric, lambda a, b: within - abs(_difference(a, b)))
+        margins = _margins(results, (first, second), metric, _both(lambda a, b: within - abs(a - b)))
         unit = UNITS.get(metric, metric)
         return [Comparison(f"{first} and {second} within {within:g}", unit, margins)]
 
@@ -99,7 +104,7 @@ def gains_at_most(high: str, low: str, *, limit: float, metric: str = "psnr") ->
     """The first row is better than the second by at most `limit`."""
 
     def check(results: Results) -> list[Comparison]:
-        margins = _margins(results, (high, low), metric, lambda a, b: limit - _difference(a, b))
+        margins = _margins(results, (high, low), metric, _both(lambda a, b: limit - (a - b)))
         return [Comparison(f"{high} at most {limit:g} above {low}", UNITS.get(metric, metric), margins)]
 
     return check
@@ -121,6 +126,26 @@ def at_least(row: str, metric: str, bound: float) -> Check:
     def check(results: Results) -> list[Comparison]:
         margins = _margins(results, (row,), metric, lambda value: value - bound)
         return [Comparison(f"{metric} of {row} at least {bound:g}", "", margins)]
+
+    return check
+
+
+def at_most(row: str, metric: str, bound: float) -> Check:
+    """A metric of a row is at most `bound`. A run that diverged fails."""
+
+    def check(results: Results) -> list[Comparison]:
+        margins = _margins(results, (row,), metric, lambda value: bound - value if value > -math.inf else -math.inf)
+        return [Comparison(f"{metric} of {row} at most {bound:g}", "", margins)]
+
+    return check
+
+
+def drops(row: str, *, first: str, second: str, by: float) -> Check:
+    """The second metric of a row is lower than the first by at least `by`."""
+
+    def check(results: Results) -> list[Comparison]:
+        margins = tuple(_difference(_value(run, first), _value(run, second)) - by for run in results[row])
+        return [Comparison(f"{second} of {row} at least {by:g} below {first}", UNITS.get(first, first), margins)]
 
     return check
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from finola.config import HEADS, ModelConfig, nearest
+from finola.config import HEADS, INITIALISATIONS, ModelConfig, nearest
 from finola.errors import InputError, UnknownNameError
 from finola.training.sections import (
     AutoencoderSection,
     CheckpointSection,
     ClassifierHeadSection,
+    ClassifySection,
     CodebookSection,
     CompiledTrainerSection,
     CropSection,
@@ -153,7 +154,7 @@ class ReconstructionRecipe(CropRecipe):
         on_q = loss.quantised_fraction or loss.q_distillation
         one_of("loss.kind", loss.kind, "l2", "psnr")
         if self.model.init is not None:
-            one_of("model.init", self.model.init, "waves", "random")
+            one_of("model.init", self.model.init, *INITIALISATIONS)
         if not 0 <= loss.quantised_fraction <= 1 or (loss.quantised_fraction and loss.q_distillation):
             raise InputError(
                 f"loss.quantised_fraction is {loss.quantised_fraction}, but must be between 0 and 1 and cannot be "
@@ -246,6 +247,7 @@ class ClassifyRecipe(EncoderRecipe):
     module: ClassVar[str] = "finola.training.tasks.classification:Classify"
 
     task: str = "classify"
+    data: ClassifySection = field(default_factory=ClassifySection)
     head: ClassifierHeadSection = field(default_factory=ClassifierHeadSection)
     classes: list[str] = field(default_factory=list)  # set from the data when a run starts
 

@@ -40,7 +40,8 @@ class Photos(LightningDataModule):
         self.train = self._open(data.path, "train", transform, data.limit, data.crops_per_image, data.augment)
         val_side = getattr(data, "val_size", None)
         val_size = (val_side, val_side) if val_side else size
-        self.val = self._open(data.val_path or data.path, "val", CentreCrop(val_size), data.val_limit)
+        centre = CentreCrop(val_size, getattr(data, "crop_pct", 1.0))
+        self.val = self._open(data.val_path or data.path, "val", centre, data.val_limit)
         if self.train.num_classes:
             self.val.number_like(self.train)
 

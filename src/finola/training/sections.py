@@ -22,7 +22,7 @@ class ModelSection:
 class AutoencoderSection(ModelSection):
     """Model of the task `reconstruction`."""
 
-    init: str | None = None  # waves or random; a waves… model is always initialised with plane waves
+    init: str | None = None  # waves, wave-matrices (only A and B) or random; a waves… model always has plane waves
     spectrum: str | None = None  # JSON file of `finola spectrum` that ranks the waves of the initialisation
     transition_scale: float = 1.0  # factor of the initial random A and B, or of the other matrices of the transition
     encoder_size: int | None = None  # short side of the encoder's input; skips the refinement
@@ -58,6 +58,13 @@ class SizedCropSection(CropSection):
 
     size: int | None = None  # side of training images; None: that of the model
     val_size: int | None = None  # centre crop of validation photos, tiled if larger than the model; None: as the model
+
+
+@dataclass
+class ClassifySection(SizedCropSection):
+    """Photos of the task `classify`."""
+
+    crop_pct: float = 1.0  # centre crop relative to the resized photo, in validation; 0.875: resize 256, crop 224
 
 
 @dataclass

@@ -42,9 +42,7 @@ def initialise_waves(model: Autoencoder, spectrum: Spectrum | None = None) -> Au
     config = model.config
     if config.is_exact:
         return _set_exact_waves(model, spectrum)
-    if not isinstance(getattr(model, "transition", None), NormLinear):
-        kind = f"{config.speeds} speeds" if config.speeds != "complex" else config.transition
-        raise InputError(f"{config} has {kind}, but wave initialisation needs norm+linear with unconstrained A and B.")
+    _check_transition(model)
     if isinstance(model.encoder, WaveEncoder):
         wave_encoder = model.encoder
         if spectrum is not None:
@@ -60,6 +58,28 @@ def initialise_waves(model: Autoencoder, spectrum: Spectrum | None = None) -> Au
     return model
 
 
+@torch.no_grad()
+def initialise_matrices(model: Autoencoder) -> Autoencoder:
+    """Initialise only A, B, A₋, B₋ of `model` from plane waves; its encoder and decoder stay randomly initialised."""
+    _check_transition(model)
+    if not weights_follow():
+        _set_matrices(model, WaveBasis(model.config))
+    return model
+
+
+def _check_transition(model: Autoencoder) -> None:
+    """Raise InputError if a model has no unconstrained A and B."""
+    config = model.config
+    if not isinstance(getattr(model, "transition", None), NormLinear):
+        kind = f"{config.speeds} speeds" if config.speeds != "complex" else config.transition
+        raise InputError(f"{config} has {kind}, but wave initialisation needs norm+linear with unconstrained A and B.")
+
+
+def _set_matrices(model: Autoencoder, basis: WaveBasis) -> None:
+    for name, matrix in basis.coefficients()._asdict().items():
+        getattr(model.transition, name).copy_(matrix)
+
+
 def _set_exact_waves(model: Autoencoder, spectrum: Spectrum | None) -> Autoencoder:
     """Set the fixed matrices and the fixed read-out to those of the plane waves of the encoder."""
     encoder = model.encoder
@@ -67,8 +87,7 @@ def _set_exact_waves(model: Autoencoder, spectrum: Spectrum | None) -> Autoencod
     if spectrum is not None:
         encoder.set_spectrum(spectrum)
     if not weights_follow():
-        for name, matrix in encoder.basis.coefficients()._asdict().items():
-            getattr(model.transition, name).copy_(matrix)
+        _set_matrices(model, encoder.basis)
         model.decoder.read_out.weight.copy_(encoder.basis.read_out())  # type: ignore[union-attr, operator]
     return model
 
@@ -79,8 +98,7 @@ def _set_values(model: Autoencoder, wave_encoder: WaveEncoder) -> None:
     if isinstance(model.pool, AttentionPool):  # centre the output on the q of a grey image
         grey = torch.full((1, 3, *model.config.image_size), 0.5)
         model.pool.attention.out_proj.bias.copy_(wave_encoder(grey).mean((0, 1)))
-    for name, matrix in basis.coefficients()._asdict().items():
-        getattr(model.transition, name).copy_(matrix)
+    _set_matrices(model, basis)
     assert isinstance(decoder, WaveDecoder)
     linear = decoder.read_out.linear
     linear.weight.copy_(basis.read_out())

@@ -111,7 +111,7 @@ def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> int:
     from finola.data import CentreCrop
     from finola.evaluation.classification import accuracy, classify, shared_classes
 
-    dataset = open_dataset(args, CentreCrop(model.image_size))
+    dataset = open_dataset(args, CentreCrop(model.image_size, model.crop_pct))
     shared = shared_classes(model, dataset)
     total = -(-len(dataset) // args.batch)
     rows = classify(model, dataset, args.batch, lambda items: progress(items, total, "evaluating"))

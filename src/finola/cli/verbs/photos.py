@@ -150,9 +150,9 @@ def classify(args: argparse.Namespace) -> int:
         return list(model(images.to(device)).softmax(1).cpu())
 
     loop = Loop(args, "classifying")
-    size = model.image_size
+    size, crop_pct = model.image_size, model.crop_pct
     found = []
-    for photo, _, probabilities in loop.batches(photos, lambda photo: photo.read_cropped(size), run, args.batch):
+    for photo, _, probabilities in loop.batches(photos, lambda p: p.read_cropped(size, crop_pct), run, args.batch):
         best = probabilities.topk(min(args.top, len(model.classes)))
         classes = [model.classes[index] for index in best.indices.tolist()]
         found.append((photo.name, list(zip(classes, best.values.tolist(), strict=True))))

@@ -13,8 +13,11 @@ from finola.cli.output import print_json, print_table
 from finola.errors import InputError
 
 if TYPE_CHECKING:
-    from finola.reproduce.claims import Claim
+    from collections.abc import Iterable
+
+    from finola.reproduce.definitions import Claim
     from finola.reproduce.runner import Job
+    from finola.training.config import Recipe
 
 HELP = "reproduce the claims of the paper: run what they need and print ours beside the paper's"
 HOURS = 10
@@ -39,12 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results", default="results/reproduce", metavar="DIR", help="JSON files of results (default: %(default)s)"
     )
+    parser.add_argument(
+        "--reuse", action="store_true", help="do not train runs again whose results are in --results, to add seeds"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the runs and their cost")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.reproduce.claims import find_claims, recipes_without_claim
+    from finola.reproduce.claims import find_claims
+    from finola.reproduce.commands import commands_of
 
     if sum([args.label is not None, args.list, args.report is not None]) != 1:
         raise InputError("Give one of LABEL, --list and --report, such as finola reproduce table:comp-norm.")
@@ -52,8 +59,8 @@ def run(args: argparse.Namespace) -> None:
         _list(args)
     elif args.report is not None:
         _report(args)
-    elif args.dry_run and (names := recipes_without_claim(args.label)):
-        _print_commands([f"finola train {name}" for name in names], args.json)
+    elif args.dry_run and (commands := commands_of(args.label, args.data)):
+        _print_plan(commands, _costs_of_commands(commands), args.json)
     elif args.dry_run:
         _dry_run(find_claims(args.label, args.scale), args)
     else:
@@ -70,7 +77,7 @@ def _list(args: argparse.Namespace) -> None:
     jobs = jobs_of(claims, "cpu", args.seeds, args.data, Path(args.runs))
     hours = _hours(jobs)
     if args.json:
-        labels = [{"label": label, **statement._asdict()} for label, statement in STATEMENTS.items()]
+        labels = [{"label": label, "citation": cite(label), **each._asdict()} for label, each in STATEMENTS.items()]
         listed = [
             {"claim": claim.name, "labels": claim.labels, "sentence": claim.sentence, "core_hours": hours[claim.name]}
             for claim in claims
@@ -90,8 +97,8 @@ def _list(args: argparse.Namespace) -> None:
 
 def _hours(jobs: dict[str, list[Job]]) -> dict[str, float]:
     """Estimated hours of one core by claim, and for all of them without repeated runs."""
-    from finola.reproduce.claims import SCALES
     from finola.reproduce.cost import estimated_seconds
+    from finola.reproduce.definitions import SCALES
 
     photos = SCALES["cpu"].photos
     seconds = {job.folder: estimated_seconds(job.recipe, photos) for found in jobs.values() for job in found}
@@ -100,39 +107,54 @@ def _hours(jobs: dict[str, list[Job]]) -> dict[str, float]:
 
 
 def _dry_run(claims: list[Claim], args: argparse.Namespace) -> None:
-    from finola.reproduce.claims import SCALES
-    from finola.reproduce.cost import images_seen, multiply_adds
     from finola.reproduce.runner import jobs_of, plan
 
-    jobs = {
-        job.folder: job
-        for found in jobs_of(claims, args.scale, args.seeds, args.data, Path(args.runs)).values()
-        for job in found
-    }
-    rows = {row.name: row for claim in claims for row in claim.rows if "paper" in claim.scales}
-    photos = SCALES["paper"].photos
-    costs = []
-    for row in rows.values():
-        recipe = plan(row, "paper", 0).recipe
-        costs.append((row.name, images_seen(recipe, photos), multiply_adds(recipe, photos)))
-    commands = [shlex.join(job.command) for job in jobs.values()]
-    if args.json:
-        named = [{"row": name, "images": images, "multiply_adds": count} for name, images, count in costs]
-        print_json({"commands": commands, "paper_scale": named})
-        return
-    _print_commands(commands, as_json=False)
-    if costs:
-        cells = [(name, f"{images:.3g}", f"{count:.2g}") for name, images, count in costs]
-        cells.append(("all rows, one seed", "", f"{sum(cost[2] for cost in costs):.2g}"))
-        print_table("cost at the scale of the paper", ["row", "images", "multiply–adds"], cells)
+    found = jobs_of(claims, args.scale, args.seeds, args.data, Path(args.runs)).values()
+    jobs = {job.folder: job for jobs in found for job in jobs}
+    rows = [row for claim in claims if "paper" in claim.scales for row in claim.rows_at("paper")]
+    # Rows with the same settings are trained once, whatever the claim.
+    paper = {job.folder: (row.name, job.recipe) for row in rows for job in [plan(row, "paper", 0)]}
+    _print_plan([shlex.join(job.command) for job in jobs.values()], _costs(paper.values()), args.json)
 
 
-def _print_commands(commands: list[str], as_json: bool) -> None:
+def _costs_of_commands(commands: list[str]) -> list[dict[str, Any]]:
+    """Costs of the training commands whose tasks can be estimated."""
+    from finola.reproduce.plan import PLANNED
+    from finola.training.loading import load_recipe
+
+    names = [words[2] for words in map(str.split, commands) if words[1] == "train"]
+    recipes = {name: load_recipe(name) for name in names}
+    return _costs((name, recipe) for name, recipe in recipes.items() if recipe.task in PLANNED)
+
+
+def _costs(recipes: Iterable[tuple[str, Recipe]]) -> list[dict[str, Any]]:
+    """Images, multiply–adds and days on 8 V100 of training recipes on ImageNet-1K."""
+    from finola.reproduce.cost import images_seen, multiply_adds
+    from finola.reproduce.definitions import SCALES
+    from finola.reproduce.plan import plan
+    from finola.training.config import ReconstructionRecipe
+
+    photos, found = SCALES["paper"].photos, []
+    for name, recipe in recipes:
+        planned = plan(recipe, photos, "v100", 8)
+        counted = multiply_adds(recipe, photos) if isinstance(recipe, ReconstructionRecipe) else planned.flops // 2
+        days = round(planned.hours / 24, 1)
+        found.append({"row": name, "images": images_seen(recipe, photos), "multiply_adds": counted, "days": days})
+    return found
+
+
+def _print_plan(commands: list[str], costs: list[dict[str, Any]], as_json: bool) -> None:
+    """Print the commands of runs, and their cost at the scale of the paper."""
     if as_json:
-        print_json({"commands": commands})
+        print_json({"commands": commands, "paper_scale": costs})
         return
     for command in commands:
         print(command)
+    if costs:
+        cells = [(c["row"], f"{c['images']:.3g}", f"{c['multiply_adds']:.2g}", f"{c['days']:.1f}") for c in costs]
+        total = (f"{sum(c['multiply_adds'] for c in costs):.2g}", f"{sum(c['days'] for c in costs):.1f}")
+        columns = ["row", "images", "multiply–adds", "days on 8 V100"]
+        print_table("cost at the scale of the paper, one seed", columns, [*cells, ("all of these", "", *total)])
 
 
 def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
@@ -142,7 +164,8 @@ def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
         print(f"finola reproduce: {line}", file=sys.stderr, flush=True)
 
     workers = args.jobs or (2 if args.scale == "cpu" else 1)
-    found = reproduce(claims, args.scale, args.seeds, args.data, args.runs, args.results, workers, report=report)
+    places = (args.runs, args.results)
+    found = reproduce(claims, args.scale, args.seeds, args.data, *places, workers, args.reuse, report=report)
     if args.json:
         print_json([result | {"verdict": _verdict(claim, result)} for claim, result in zip(claims, found, strict=True)])
         return
@@ -163,8 +186,15 @@ def _verdict(claim: Claim, result: dict[str, Any]) -> dict[str, str]:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from finola.files import write_text
+    from finola.files import check_folder, write_text
     from finola.reproduce.report import generate
 
-    write_text(Path(args.report), generate(Path(args.results)))
-    print(f"Wrote {args.report}")
+    if Path(args.report).suffix != ".md":
+        raise InputError(f"--report {args.report}: give a file that ends in .md. The report has all claims.")
+    if not Path(args.results).is_dir():
+        raise InputError(f"There are no results in {args.results}. Run finola reproduce first, or give --results.")
+    write_text(check_folder(Path(args.report)), generate(Path(args.results)))
+    if args.json:
+        print_json({"file": args.report})
+    else:
+        print(f"Wrote {args.report}")

@@ -28,8 +28,16 @@ class Classify(Task):
 
     @staticmethod
     def build(recipe: ClassifyRecipe, initialise: bool = True) -> Classifier:
-        head, size = recipe.head, recipe.data.size or 0
-        model = Classifier(recipe.model.name, head.kind, recipe.classes, size, frozen=head.frozen, dropout=head.dropout)
+        head, data = recipe.head, recipe.data
+        model = Classifier(
+            recipe.model.name,
+            head.kind,
+            recipe.classes,
+            data.size or 0,
+            frozen=head.frozen,
+            dropout=head.dropout,
+            crop_pct=data.crop_pct,
+        )
         if initialise:
             initialise_head(model, recipe.model, head.kind)
         return model
