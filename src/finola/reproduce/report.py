@@ -31,13 +31,14 @@ if it is positive but smaller, or if there is only one seed.
 finola reproduce --list                       # claims, their tables and figures, and the cost of their runs
 finola reproduce table:comp-norm --dry-run    # the commands of its runs, and their cost at paper scale
 finola reproduce table:comp-norm --data photos/ --seeds 2
+finola reproduce table:comp-norm --data photos/ --seeds 4 --reuse   # trains only seeds that have no stored results
 finola reproduce all --data imagenet/ --scale paper
 ```
 
 At scale `paper` the runs are those of the paper, on ImageNet-1K. At scale `cpu` they are small twins, `cpu/…`, on
 images of {TWIN.image_size} pixels, with one thread each; [readings.md](readings.md) says how they were chosen.
-Absolute values of the two scales are not comparable. For tables that need data we do not ship, `--dry-run` prints the
-commands that train their rows.
+Absolute values of the two scales are not comparable. For all other tables, `--dry-run` prints the commands of their
+rows. *PSNR in training mode* is that of training photos, with the batch statistics that a training step has.
 """
 
 
