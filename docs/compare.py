@@ -27,8 +27,8 @@ The DCT, DWT and DTCWT retain the same coefficients as in Table 5 (`table:comp-d
 paper does not name its wavelet; its coefficient counts imply six taps, and db3 (Daubechies) is used here. The KLT is
 fitted to the train split of photos256, 4,866 photos: on whole photos these are too few, on 64×64 tiles it is the
 strongest linear code.
-`waves/…` models are wave initialisations without training; `photo256` and `tile…` are trained. `tile32`, whose number of
-latents can be chosen, is measured with all of them.
+`waves/…` models are wave initialisations without training; `photo256` and `tile…` are trained. `tile32`, whose number
+of latents can be chosen, is measured with all of them.
 """
 
 

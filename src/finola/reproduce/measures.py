@@ -26,10 +26,7 @@ TRAIN_PHOTOS = 640
 """Training photos for the PSNR in training mode."""
 LATENT_PHOTOS = (2000, 200)
 """Training photos for the statistics of q, and val photos on which its properties are measured."""
-WAVE_METRICS = (
-    *("invertible_B", "cond_B", "cond_V", "complex_share"),
-    *("residual", "residual_Q", "path_inconsistency"),
-)
+WAVE_METRICS = ("invertible_B", "cond_B", "cond_V", "complex_share", "residual", "path_inconsistency")
 LATENT_METRICS = (
     "mean_contrast",  # standard deviation of the image of q̄ relative to that of an image
     "mirror_correlation",  # of the images of 2q̄ − q and q, relative to that of q̄
@@ -133,7 +130,7 @@ def _train_mode_psnr(run: Path) -> dict[str, float]:
 
 
 def _waves(run: Path) -> dict[str, float]:
-    """Conditions of B and V, share of complex speeds, residuals of the wave equation and path inconsistency."""
+    """Conditions of B and V, share of complex speeds, residual of the wave equation and path inconsistency."""
     import finola
 
     model, images = _model_and_images(run, "val", WAVE_PHOTOS)
@@ -146,7 +143,6 @@ def _waves(run: Path) -> dict[str, float]:
         "cond_V": quadrant.cond_V,
         "complex_share": found.shares["complex"],
         "residual": found.residual["mean"],
-        "residual_Q": math.nan if found.residual_Q is None else found.residual_Q["mean"],
         "path_inconsistency": found.path_inconsistency,
     }
 

@@ -29,6 +29,8 @@ from finola.training.loading import load_recipe, settings_of
 RUNS, RESULTS = Path("runs/reproduce"), Path("results/reproduce")
 SUMMARY, DATA, MACHINE = "summary.json", "data.json", "machine.json"
 """Files in a run directory: the outcome of the run, the description of its data, and the CPU that trained it."""
+KEPT = {"run", "status", "images"}
+"""What the result of a run has besides its metrics and its curve."""
 FINAL = ("finished", "diverged")
 """Statuses of runs that are not run again."""
 WITHOUT_EFFECT = (
@@ -235,24 +237,24 @@ def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
 
 
 def stored_runs(claim: Claim, scale: str, data: dict[str, Any], results: Path) -> dict[str, dict[str, Any]]:
-    """Entries of the results of a claim by the name of their run directory, which follows from settings and seed.
+    """Stored results of all claims by the name of their run directory, which follows from settings and seed.
 
-    An entry has the row, the seed, its result, and its minutes and machine. Results on other data, or without one of
-    the metrics of the claim, are left out.
+    An entry has the claim, the row, the seed, its result, and its minutes and machine. Results on other data, or
+    without one of the metrics of `claim`, are left out.
     """
-    path = results / scale / f"{claim.name}.json"
-    if not path.is_file():
-        return {}
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    if stored["data"] != data:
-        return {}
-    times = json.loads(path.with_suffix(".times.json").read_text(encoding="utf-8"))
-    found = {}
-    for row, kept in stored["rows"].items():
-        for seed, result in kept["seeds"].items():
-            complete = {"run", *claim.metrics, *(["curve"] if claim.curve else [])} <= set(result)
-            if complete and (timing := times.get(row, {}).get(seed)):
-                found[result["run"]] = {"row": row, "seed": seed, "result": result, "timing": timing}
+    needed = {"run", *claim.metrics, *(["curve"] if claim.curve else [])}
+    found: dict[str, dict[str, Any]] = {}
+    for times in sorted((results / scale).glob("*.times.json")):
+        stored = json.loads(times.with_name(times.name.replace(".times", "")).read_text(encoding="utf-8"))
+        timings = json.loads(times.read_text(encoding="utf-8"))
+        for row, kept in stored["rows"].items() if stored["data"] == data else ():
+            for seed, result in kept["seeds"].items():
+                entry = {"claim": stored["claim"], "row": row, "seed": int(seed), "timing": timings[row][seed]}
+                own = entry["claim"] == claim.name
+                if needed <= set(result) and (own or result["run"] not in found):
+                    found[result["run"]] = entry | {
+                        "result": {key: result[key] for key in result if key in KEPT | needed}
+                    }
     return found
 
 
@@ -272,7 +274,8 @@ def _store(
     times: dict[str, dict[str, Any]] = {}
     for row in claim.rows_at(scale):
         by_seed = {job.seed: job for job in jobs if job.row == row}
-        for seed in sorted({*by_seed, *(int(entry["seed"]) for entry in kept.values() if entry["row"] == row.name)}):
+        stored = (entry for entry in kept.values() if (entry["claim"], entry["row"]) == (claim.name, row.name))
+        for seed in sorted({*by_seed, *(entry["seed"] for entry in stored)}):
             job = by_seed.get(seed) or plan(row, scale, seed, jobs[0].recipe.data.path, jobs[0].folder.parent)
             if job.status() in FINAL:
                 result, timing = _result(job, claim), _timing(job)
