@@ -21,8 +21,7 @@ METHODS = {
     "finola": "FINOLA",
     "masked-e": "masked FINOLA-E",
     "masked-b": "masked FINOLA-B",
-    "moco": "MoCo-v2, SGD as published",
-    "moco-adamw": "MoCo-v2, AdamW",
+    "moco-adamw": "MoCo-v2 with AdamW",
     "supervised": "supervised",
 }
 """Methods of benchmarks/study.py and their names."""
