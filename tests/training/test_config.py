@@ -35,7 +35,7 @@ from finola.training.validation import known_keys
         ("data.crop=middle", ["data.crop", "'middle'", "resized, random, centre"]),
         ("model.name=''", ["model.name"]),
         ("model.name=", ["model.name", "string"]),
-        ("model.init=wave", ["model.init", "'wave'", "waves, random"]),
+        ("model.init=wave", ["model.init", "'wave'", "random, waves"]),
         ("trainer.max_time=90", ["trainer.max_time", "'90'", "45s, 30m, 1h30m or 2d"]),
         ("trainer.devices=two", ["trainer.devices", "'two'", "auto"]),
         ("trainer.ema_decay=1", ["trainer.ema_decay", "1.0", "0.999"]),

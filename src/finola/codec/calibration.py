@@ -171,16 +171,21 @@ def bundled_codecs() -> dict[str, Path]:
     return {name: path for name, path in found.items() if path.is_file()}
 
 
-@lru_cache(maxsize=1)
-def coded_codecs() -> tuple[str, ...]:
+def coded_codecs() -> list[str]:
     """Names of the bundled codecs with an entropy model; the others have the fixed-length mode only."""
-    from safetensors import safe_open
+    return [name for name, path in bundled_codecs().items() if _has_coder(path)]
 
-    def has_coder(path: Path) -> bool:
+
+@lru_cache
+def _has_coder(path: Path) -> bool:
+    """Whether the tables of a codec have an entropy model. Loading the codec reports a corrupt file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
         with safe_open(path, "pt") as file:
             return "synthesis" not in file.keys() or file.get_slice("synthesis").get_shape()[1] > 0  # noqa: SIM118
-
-    return tuple(name for name, path in bundled_codecs().items() if has_coder(path))
+    except SafetensorError:
+        return True
 
 
 @dataclass(frozen=True)
