@@ -172,7 +172,7 @@ def plot_study() -> None:
     axes.set(xscale="log", xlabel="images seen, thousands", ylabel="accuracy of a linear probe, %")
     axes.set_xticks(images, [f"{number / 1000:.0f}" for number in images], minor=False)
     axes.minorticks_off()
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside right upper", frameon=False)
     save_figure(figure, HERE / STUDY_IMAGE)
 
 
