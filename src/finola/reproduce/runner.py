@@ -245,7 +245,10 @@ def stored_runs(claim: Claim, scale: str, data: dict[str, Any], results: Path) -
     needed = {"run", *claim.metrics, *(["curve"] if claim.curve else [])}
     found: dict[str, dict[str, Any]] = {}
     for times in sorted((results / scale).glob("*.times.json")):
-        stored = json.loads(times.with_name(times.name.replace(".times", "")).read_text(encoding="utf-8"))
+        path = times.with_name(times.name.replace(".times", ""))
+        if not path.is_file():  # interrupted between the two files
+            continue
+        stored = json.loads(path.read_text(encoding="utf-8"))
         timings = json.loads(times.read_text(encoding="utf-8"))
         for row, kept in stored["rows"].items() if stored["data"] == data else ():
             for seed, result in kept["seeds"].items():
@@ -289,8 +292,9 @@ def _store(
     result = {"claim": claim.name, "scale": scale, "data": data, "rows": rows}
     folder = results / scale
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / f"{claim.name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    # Times first, so that every stored result has one.
     write_text(folder / f"{claim.name}.times.json", json.dumps(times, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / f"{claim.name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return result
 
 
