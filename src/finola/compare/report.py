@@ -9,7 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from finola.compare.bjontegaard import MIN_RATIO, bd_psnr, bd_rate, common_rates
-from finola.config import DEFAULT_CODEC, PLAIN_CODEC
+from finola.compare.methods import plain_codec
+from finola.config import DEFAULT_CODEC
 
 Row = dict[str, Any]
 METRICS = ("psnr", "ssim", "ms_ssim")
@@ -70,7 +71,7 @@ def label(word: str) -> str:
     """
     method, _, setting = word.partition(":")
     if method == "finola-paper":
-        return f"finola ({PLAIN_CODEC if setting == '4' else setting}), bits per latent: 4"
+        return f"finola ({plain_codec(word)}), bits per latent: 4"
     if method.startswith("klt"):
         side = method[3:]
         return f"KLT {side}x{side}, {setting}"

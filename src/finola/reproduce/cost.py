@@ -1,4 +1,4 @@
-"""Cost of a run: images × multiply–adds, and an estimate of its time on one CPU core."""
+"""Cost of a run: the images that it sees, and an estimate of its time on one CPU core."""
 
 from __future__ import annotations
 
@@ -29,11 +29,6 @@ def _multiply_adds(model: str) -> dict[str, int]:
     from finola.model_counts import sizes
 
     return {part: count.multiply_adds for part, count in sizes(model).items()}
-
-
-def multiply_adds(recipe: Recipe, photos: int) -> int:
-    """Multiply–adds of a training run: images × multiply–adds of a forward pass × `TRAINING_FACTOR`."""
-    return TRAINING_FACTOR * images_seen(recipe, photos) * sum(_multiply_adds(recipe.model.name).values())
 
 
 def estimated_seconds(recipe: Recipe, photos: int) -> float:

@@ -129,17 +129,14 @@ def _costs_of_commands(commands: list[str]) -> list[dict[str, Any]]:
 
 def _costs(recipes: Iterable[tuple[str, Recipe]]) -> list[dict[str, Any]]:
     """Images, multiply–adds and days on 8 V100 of training recipes on ImageNet-1K."""
-    from finola.reproduce.cost import images_seen, multiply_adds
     from finola.reproduce.definitions import SCALES
-    from finola.reproduce.plan import plan
-    from finola.training.config import ReconstructionRecipe
+    from finola.reproduce.plan import FLOPS_PER_MULTIPLY_ADD, plan
 
-    photos, found = SCALES["paper"].photos, []
+    found = []
     for name, recipe in recipes:
-        planned = plan(recipe, photos, "v100", 8)
-        counted = multiply_adds(recipe, photos) if isinstance(recipe, ReconstructionRecipe) else planned.flops // 2
-        days = round(planned.hours / 24, 1)
-        found.append({"row": name, "images": images_seen(recipe, photos), "multiply_adds": counted, "days": days})
+        planned = plan(recipe, SCALES["paper"].photos, "v100", 8)
+        counted, days = planned.flops // FLOPS_PER_MULTIPLY_ADD, round(planned.hours / 24, 1)
+        found.append({"row": name, "images": planned.images, "multiply_adds": counted, "days": days})
     return found
 
 
