@@ -4,14 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import finola
 from finola.autoencoder import Autoencoder, position_embedding
 from finola.checks import check_values
+from finola.encoders import build_encoder
 from finola.errors import InputError
+from finola.masked import MaskedFinola
 from finola.model_counts import count
 from finola.model_zoo import PAPER, create, load
 from finola.transitions import NormLinear
@@ -234,6 +238,15 @@ def test_images_in_0_255_raise(name, run):
             run(model, wrong)
     noisy = images / 255 + torch.randn(images.shape)
     model.encode(noisy.clamp(-8, 8))
+
+
+@pytest.mark.parametrize("wrong", ["photo.jpg", Path("photo.jpg"), None, [0.5], np.zeros((1, 3, 64, 64))])
+def test_other_types_than_tensors_raise(wrong):
+    waves, masked = tiny("waves/16x1@4:16"), MaskedFinola("mf-w720/8x1@4:64+patch")
+    encoders = [build_encoder("mf-w720", (64, 64)), build_encoder("test_resnet", (64, 64))]
+    for run in (waves, waves.encode, lambda images: masked(images, torch.zeros(1, 2)), *encoders):
+        with pytest.raises(InputError, match=type(wrong).__name__):
+            run(wrong)
 
 
 def test_the_value_check_skips_tracing_and_the_meta_device():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from finola import effort as refinement
 from finola import elastic
-from finola.checks import check_values
+from finola.checks import check_images, check_values
 from finola.config import INITIALISATIONS, ModelConfig, show_size
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
@@ -163,8 +163,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         check_named(self._modules.get("transition"), config.transition, config.speeds, config.channels)
 
     def _check_images(self, images: Tensor) -> None:
-        if images.ndim != 4 or images.shape[1] != 3 or images.shape[0] == 0:
-            raise InputError(f"Images have shape {tuple(images.shape)}; expected (N, 3, H, W) with N at least 1.")
+        check_images(images)
         cell = self.config.cell
         if images.shape[-2] < cell[0] or images.shape[-1] < cell[1]:
             raise InputError(

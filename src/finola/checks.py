@@ -13,12 +13,28 @@ from finola.errors import InputError
 LARGEST = 8.0  # pixels in [0, 1] stay below it after noise or standardisation; most 8-bit images exceed it
 
 
+def check_images(images: Tensor) -> None:
+    """Raise InputError unless images are a tensor (N, 3, H, W) of at least one image."""
+    _check_tensor(images)
+    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
+        raise InputError(f"Images have shape {tuple(images.shape)}; expected (N, 3, H, W) with N at least 1.")
+
+
+def _check_tensor(images: object) -> None:
+    if not isinstance(images, Tensor):
+        raise InputError(
+            f"Images are of type {type(images).__name__}, but models take a tensor (N, 3, H, W): read a file with "
+            "finola.image_io.read_photo(path)[None]."
+        )
+
+
 def check_values(images: Tensor) -> None:
     """Raise InputError if images are not floating point or have values in [0, 255] instead of [0, 1].
 
     Values up to `LARGEST` = 8 are accepted to allow for noise and standardisation. Only the dtype is checked on the
     meta device and while a graph is traced, compiled or captured.
     """
+    _check_tensor(images)
     if not images.is_floating_point():
         dtype = str(images.dtype).removeprefix("torch.")
         raise InputError(f"Images have dtype {dtype}, but models need floats in [0, 1]. Use images.float() / 255.")

@@ -83,10 +83,10 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
 
     def forward(self, images: Tensor, places: Tensor) -> Prediction:
         """Reconstruct images (N, 3, H, W) from the blocks at `places` (N, 2)."""
+        check_values(images)  # the whole image, since the visible block may be dark
         if tuple(images.shape[-2:]) != self.config.image_size:
             given = show_size((images.shape[-2], images.shape[-1]))
             raise InputError(f"{self.config} needs images of {show_size(self.config.image_size)}, got {given}.")
-        check_values(images)  # the whole image, since the visible block may be dark
         z = self.grow(self.see(images, places), places)
         return Prediction(self.decoder(z), self.masked_pixels(places))
 

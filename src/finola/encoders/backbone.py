@@ -83,8 +83,8 @@ class Backbone(nn.Module):
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Feature maps of the stages, finest first; the last is the output of `forward`."""
-        height, width = images.shape[-2:]
         check_values(images)
+        height, width = images.shape[-2:]
         check_size(height, width, self.reduction)
         if self.image_size and self.image_size != (height, width):
             built = show_size(self.image_size)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finola.checks import check_images
 from finola.errors import InputError
 from finola.propagation import EPS, Coefficients, Position, Step, propagate, start_positions
 from finola.tiling import cut, join
@@ -284,8 +285,7 @@ def _batch(model: Autoencoder) -> int:
 
 
 def _tiles(model: Autoencoder, images: Tensor) -> tuple[Tensor, Position]:
-    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
-        raise InputError(f"Images have shape {tuple(images.shape)}; expected (N, 3, H, W) with N at least 1.")
+    check_images(images)
     parameter, size = next(model.parameters()), model.config.image_size
     return cut(images.to(parameter), size)
 
