@@ -1,10 +1,12 @@
-"""Exceptions for errors that a user can cause. The command line prints one line and exits with code 2.
+"""Exceptions for errors that a user can cause, and how names and values are written in messages and files.
 
-Each class also derives from the built-in exception that callers would expect, so `except ValueError` keeps working.
+The command line prints one line for an exception and exits with code 2. Each class also derives from the built-in
+exception that callers would expect, so `except ValueError` keeps working.
 """
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 
 
@@ -79,6 +81,32 @@ def require(*modules: str) -> None:
             raise MissingExtraError(
                 f"{module} is not installed. Install it with: pip install 'finola[{EXTRAS[module]}]'."
             )
+
+
+def valid_unicode(text: str) -> str:
+    r"""Escape what cannot be encoded as UTF-8, for names that are written to files; other text is unchanged.
+
+    Bytes of a file name that are not UTF-8 are surrogates in Python.
+
+    >>> valid_unicode("bad\udcff.png") == r"bad\xff.png", valid_unicode("é.png")
+    (True, 'é.png')
+    """
+    return re.sub("[\ud800-\udfff]", lambda found: _escape(found[0]), text)
+
+
+def printable(text: str) -> str:
+    r"""Escape control characters, line breaks and invalid UTF-8 in a name or message that is printed.
+
+    >>> printable("\x1b[2Ja\nb\udcff.png") == r"\x1b[2Ja\nb\xff.png"
+    True
+    """
+    return "".join(one if one.isprintable() else _escape(one) for one in text)
+
+
+def _escape(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def shorten(value: object, length: int = 80) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import finola
-from finola.cli.output import describe_error, is_bad_input, print_error
+from finola.cli.output import describe_error, is_bad_input, print_error, print_line
 from finola.cli.verbs import Verb
 from finola.errors import InputError
 
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         args = build_parser().parse_args(arguments)
     except UsageError as error:
-        print(error, file=sys.stderr)
+        print_line(str(error), sys.stderr)
         return 2
     try:
         code: int = args.run(args) or 0

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
-from finola.errors import FinolaError, InputError
+from finola.errors import FinolaError, InputError, printable
 from finola.hub import local_folder
 from finola.locations import READ, SKIMAGE, locate
 
@@ -64,7 +64,12 @@ def describe_error(error: Exception) -> str:
 
 def print_error(verb: str, text: str) -> None:
     """Print a one-line error message on standard error."""
-    print(f"finola {verb}: {text}", file=sys.stderr)
+    print_line(f"finola {verb}: {text}", sys.stderr)
+
+
+def print_line(text: str, file: TextIO | None = None) -> None:
+    """Print one line, by default on standard output. Names in it may have any characters, which are escaped."""
+    print(printable(text), file=file, flush=True)
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
@@ -119,19 +124,26 @@ def write_metrics(folder: Path, summary: dict[str, Any], rows: Sequence[dict[str
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table, with columns of numbers right-aligned and columns of text left-aligned."""
+    """Print a table, with columns of numbers right-aligned and columns of text left-aligned.
+
+    A cell that is a tuple has one line for each of its items. Text is printed as it is, without markup.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    lines = [[str(cell) for cell in row] for row in rows]
+    def shown(cell: object) -> str:
+        return "\n".join(printable(str(line)) for line in (cell if isinstance(cell, tuple) else (cell,)))
+
+    table = Table(title=Text(printable(title)), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    lines = [[shown(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
         numbers = sum(NUMBER.match(line[number]) is not None for line in lines)
         justify: Literal["right", "left"] = "right" if number and 2 * numbers >= len(lines) else "left"
-        table.add_column(column, justify=justify, no_wrap=number == 0)
+        table.add_column(Text(printable(column)), justify=justify, no_wrap=number == 0)
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(Text, line))
     width = None if sys.stdout.isatty() else 110  # fixed width for files and pipes
     Console(width=width).print(table)
 
@@ -162,7 +174,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         if bar is None and (now - last < PROGRESS_SECONDS or done >= total):
             return
         if not sys.stderr.isatty():
-            print(f"finola: {what}, {done} of {total} after {now - start:.0f} s", file=sys.stderr, flush=True)
+            print_line(f"finola: {what}, {done} of {total} after {now - start:.0f} s", sys.stderr)
             last = now
             return
         if bar is None:
@@ -181,7 +193,7 @@ def _rich_bar(what: str, done: int) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(printable(what), markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     bar.add_task(what, total=None, completed=done)
     return bar

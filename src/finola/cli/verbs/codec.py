@@ -26,7 +26,16 @@ from finola.cli.inputs import (
     take_leading_model,
 )
 from finola.cli.loop import Loop, report_unreadable
-from finola.cli.output import add_force, input_files, print_error, print_json, print_table, progress, progress_bar
+from finola.cli.output import (
+    add_force,
+    input_files,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    progress_bar,
+)
 from finola.cli.verbs import Verb
 from finola.cli.verbs.embed import add_engine, run_batch
 from finola.config import DEFAULT_CODEC, PLAIN_CODEC, show_size
@@ -268,7 +277,7 @@ def calibrate(args: argparse.Namespace) -> int:
     if args.json:
         print_json(facts)
     else:
-        print(f"{target}: calibration of {facts['latents']} latents, {facts['bytes']:,} bytes")
+        print_line(f"{target}: calibration of {facts['latents']} latents, {facts['bytes']:,} bytes")
     return report_unreadable(args.verb, data)
 
 

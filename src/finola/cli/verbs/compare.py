@@ -18,7 +18,7 @@ from finola.cli.inputs import (
     positive_number,
 )
 from finola.cli.loop import report_failures
-from finola.cli.output import add_force, input_files, print_json, print_table, progress_bar
+from finola.cli.output import add_force, input_files, print_json, print_line, print_table, progress_bar
 from finola.errors import InputError
 from finola.files import cache_folder, output_paths, plot_path, write_text
 from finola.locations import WRITE
@@ -227,7 +227,7 @@ def _show(result: dict[str, Any]) -> None:
     place = "" if result["device"] == "cpu" else f", of models on {result['device']}"
     print(f"* milliseconds per photo on one thread{place}; for a given bit rate, including the search for the quality.")
     for message in result["left_out"]:
-        print(f"excluded: {message}.")
+        print_line(f"excluded: {message}.")
 
 
 def _metrics(method: dict[str, Any]) -> tuple[str, ...]:

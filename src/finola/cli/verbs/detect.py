@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import Photo, add_batch, add_model, add_photos, device_of, find_photos
-from finola.cli.output import add_force, input_files, output_folder, print_json, print_table
+from finola.cli.output import add_force, input_files, output_folder, print_json, print_line, print_table
 from finola.cli.verbs import Verb
 from finola.cli.verbs.photos import unique_names
 from finola.config import show_size
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, masks: bool) -> int:
         return loop.code
     body = [(r["photo"], r["size"], len(r["objects"]), tally(r["objects"])) for r in rows]
     print_table(str(args.model), ["photo", "size", "objects", "classes"], body)
-    print(f"images and {target.name} written to {out}")
+    print_line(f"images and {target.name} written to {out}")
     return loop.code
 
 

@@ -19,7 +19,16 @@ from finola.cli.inputs import (
     take_leading_model,
 )
 from finola.cli.loop import report_unreadable
-from finola.cli.output import add_force, input_files, output_folder, print_json, print_table, progress, write_metrics
+from finola.cli.output import (
+    add_force,
+    input_files,
+    output_folder,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    write_metrics,
+)
 from finola.errors import InputError
 from finola.files import output_paths
 from finola.hub import model_type
@@ -164,11 +173,11 @@ def _evaluate_detector(args: argparse.Namespace) -> int:
     title = f"{args.model} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}"
     print_table(title, ["metric", *kinds], body)
     for message in summary["left_out"][:MAX_MESSAGES]:
-        print(message)
+        print_line(message)
     if len(summary["left_out"]) > MAX_MESSAGES:
         print(f"… and {len(summary['left_out']) - MAX_MESSAGES} more photos with excluded objects; --json lists them.")
     if args.out:
-        print(f"summary.json and results.json written to {args.out}")
+        print_line(f"summary.json and results.json written to {args.out}")
     return code
 
 
@@ -201,11 +210,11 @@ def _report(
         return
     print_table(f"{args.model} on {summary['images']} photos of {args.data or 'FINOLA_DATA'}", columns, body)
     for note in notes:
-        print(note)
+        print_line(note)
     if summary.get("unknown_classes"):
-        print(f"Excluded classes, unknown to the model: {', '.join(summary['unknown_classes'])}.")
+        print_line(f"Excluded classes, unknown to the model: {', '.join(summary['unknown_classes'])}.")
     if args.out:
-        print(f"{files} written to {args.out}")
+        print_line(f"{files} written to {args.out}")
 
 
 def _percent(share: float | None) -> str:

@@ -26,7 +26,7 @@ from finola.cli.inputs import (
     readable,
 )
 from finola.cli.loop import Loop, report_unreadable
-from finola.cli.output import add_force, input_files, print_json, print_table
+from finola.cli.output import add_force, input_files, print_json, print_line, print_table
 from finola.config import DEFAULT_WHOLE
 from finola.errors import InputError
 from finola.files import output_path, plot_path, write_text
@@ -137,7 +137,9 @@ def _fit(args: argparse.Namespace) -> int:
         print_json(about)
     else:
         kind = "photos" if cropped_size(args, model.config) == model.config.image_size else "tiles"
-        print(f"{args.model}: mean and {len(explained)} components over {statistics.count:,} {kind}, in {args.out}")
+        print_line(
+            f"{args.model}: mean and {len(explained)} components over {statistics.count:,} {kind}, in {args.out}"
+        )
     return report_unreadable(args.verb, data)
 
 
@@ -221,7 +223,7 @@ def _neighbours(args: argparse.Namespace) -> int:
     _show(args, plot_neighbours(query[0], images, similarities, names, title), "")
     if not args.json:
         for name, similarity in zip(names, similarities, strict=True):
-            print(f"  {similarity:.3f}  {name}")
+            print_line(f"  {similarity:.3f}  {name}")
     return report_unreadable(args.verb, data)
 
 
@@ -314,4 +316,5 @@ def _show(args: argparse.Namespace, plot: Plot, words: str) -> None:
     if args.json:
         print_json({"model": args.model, "written": args.out} | plot.values)
         return
-    print(f"{words}\nwritten to {args.out}" if words else f"written to {args.out}")
+    for line in [*words.splitlines(), f"written to {args.out}"]:
+        print_line(line)

@@ -6,7 +6,7 @@ import argparse
 from typing import Literal
 
 from finola.cli.inputs import PHOTO, add_model, device_of, find_photos, integer, load_model, positive_number
-from finola.cli.output import add_force, input_files, print_json, print_table
+from finola.cli.output import add_force, input_files, print_json, print_line, print_table
 from finola.cli.verbs import Verb
 from finola.config import DEFAULT_WHOLE, show_size
 from finola.errors import InputError
@@ -59,7 +59,7 @@ def curvature(args: argparse.Namespace) -> None:
         for one in summaries
     ]
     print_table("RMS of peak curvatures over channels", ["model", "channels", "median", "mean", "max"], rows)
-    print(f"written to {args.out}")
+    print_line(f"written to {args.out}")
 
 
 def _add_grow(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def grow(args: argparse.Namespace) -> None:
         print_json(about | {"bytes": path.stat().st_size})
         return
     size = show_size((height, width))
-    print(f"{len(animation)} frames of {size} pixels, {path.stat().st_size / 1024:.0f} KB, in {path}")
+    print_line(f"{len(animation)} frames of {size} pixels, {path.stat().st_size / 1024:.0f} KB, in {path}")
 
 
 VERBS = {

@@ -94,10 +94,10 @@ def _row(group: str, name: str) -> dict[str, Any]:
     return row
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    cells = [row["name"], f"{row.get('latent', row.get('classes')):,}"]
+def _cells(row: dict[str, Any]) -> list[object]:
+    cells: list[object] = [row["name"], f"{row.get('latent', row.get('classes')):,}"]
     for part, parameters in row["parameters"].items():
-        cells.append(f"{short(parameters)}\n{short(row['multiply_adds'][part])}")
+        cells.append((short(parameters), short(row["multiply_adds"][part])))
     return cells
 
 

@@ -18,7 +18,7 @@ from finola.cli.inputs import (
     load_model,
     positive,
 )
-from finola.cli.output import add_force, input_files, output_folder, print_json, print_table
+from finola.cli.output import add_force, input_files, output_folder, print_json, print_line, print_table
 from finola.cli.verbs import Verb
 from finola.config import DEFAULT_MODEL, show_size
 from finola.files import output_paths
@@ -84,7 +84,7 @@ def reconstruct(args: argparse.Namespace) -> int:
         if args.effort:
             columns[4:] = ["amortised PSNR, dB", "SSIM", "refined PSNR, dB", "SSIM"]
         print_table(f"reconstructed with {args.model} ({description})", columns, map(_cells, rows))
-        print(f"written to {out}")
+        print_line(f"written to {out}")
     return loop.code
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import positive
-from finola.cli.output import print_json, print_table
+from finola.cli.output import print_json, print_line, print_table
 from finola.errors import InputError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _print_plan(commands: list[str], costs: list[dict[str, Any]], as_json: bool)
         print_json({"commands": commands, "paper_scale": costs})
         return
     for command in commands:
-        print(command)
+        print_line(command)
     if costs:
         cells = [(c["row"], f"{c['images']:.3g}", f"{c['multiply_adds']:.2g}", f"{c['days']:.1f}") for c in costs]
         total = (f"{sum(c['multiply_adds'] for c in costs):.2g}", f"{sum(c['days'] for c in costs):.1f}")
@@ -158,7 +158,7 @@ def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
     from finola.reproduce.runner import reproduce
 
     def report(line: str) -> None:
-        print(f"finola reproduce: {line}", file=sys.stderr, flush=True)
+        print_line(f"finola reproduce: {line}", sys.stderr)
 
     workers = args.jobs or (2 if args.scale == "cpu" else 1)
     places = (args.runs, args.results)
@@ -172,7 +172,7 @@ def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
         print_table(f"{claim.citation()}: {claim.sentence}", *row_table(claim, result))
         judged = _verdict(claim, result)
         details = [f"{key} {judged[key]}" for key in ("comparison", "margin", "noise") if judged[key]]
-        print(f"{claim.name}: {'; '.join([judged['status'], *details])}")
+        print_line(f"{claim.name}: {'; '.join([judged['status'], *details])}")
 
 
 def _verdict(claim: Claim, result: dict[str, Any]) -> dict[str, str]:
@@ -194,4 +194,4 @@ def _report(args: argparse.Namespace) -> None:
     if args.json:
         print_json({"file": args.report})
     else:
-        print(f"Wrote {args.report}")
+        print_line(f"Wrote {args.report}")

@@ -112,19 +112,19 @@ def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:
     import sys
     from dataclasses import asdict
 
-    from finola.cli.output import print_json
+    from finola.cli.output import print_json, print_line
     from finola.training.processes import is_first_process
 
     if not is_first_process():  # only rank 0 reports; launchers treat other exit codes as a crash
         return 0
     if as_json:
         print_json(asdict(outcome))
-    print(f"finola train: {outcome.message}.", file=sys.stderr)
+    print_line(f"finola train: {outcome.message}.", sys.stderr)
     if not as_json and outcome.status == "finished":
         best = _best(outcome.best)
         psnr = getattr(recipe, "paper_psnr", None)
         paper = f" (paper: {psnr} dB)" if psnr else ""
-        print(
+        print_line(
             f"{best}{outcome.images_per_second:.0f} images/s, {outcome.seconds:.0f} s{paper}; model in {outcome.model}"
         )
     return 143 if outcome.signal == "SIGTERM" else EXIT[outcome.status]

@@ -23,7 +23,7 @@ from finola.cli.inputs import (
     take_leading_model,
 )
 from finola.cli.loop import Loop, report_unreadable
-from finola.cli.output import add_force, input_files, print_json, print_table, progress
+from finola.cli.output import add_force, input_files, print_json, print_line, print_table, progress
 from finola.cli.verbs import Verb
 from finola.errors import InputError
 from finola.files import output_path, output_paths, plot_path, write_text
@@ -97,7 +97,7 @@ def waves(args: argparse.Namespace) -> int:
     if args.quadrant:
         _print_speeds(found, shown)
     if args.plot:
-        print(f"written to {args.plot}")
+        print_line(f"written to {args.plot}")
     return loop.code
 
 
@@ -190,7 +190,7 @@ def spectrum(args: argparse.Namespace) -> int:
         spectra.append(measure_radius(found, batches).to_json())
     count -= len(dataset.unreadable)
     write_text(out, json.dumps({"photos": count, "spectra": spectra}, indent=1) + "\n")
-    print(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
+    print_line(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
     return report_unreadable(args.verb, dataset)
 
 
