@@ -89,6 +89,13 @@ def test_other_tasks_and_devices_are_rejected() -> None:
         plan(load_recipe("paper/resolution/3072x1@16"), 1, "tpu")
 
 
+def test_a_run_of_no_step_is_rejected() -> None:
+    recipe = load_recipe("cpu/channels/512")
+    recipe.trainer.max_steps = 0
+    with pytest.raises(InputError, match=r"trainer\.max_steps is 0"):
+        plan(recipe, 100)
+
+
 def test_page_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "scale.py"))["page"]()
     assert (ROOT / "docs" / "scale.md").read_text(encoding="utf-8") == page

@@ -32,7 +32,6 @@ COMMON = (  # for every task
     "trainer.validate_first=false",
     "checkpoint.every_minutes=0",
     "logging.every_steps=1",
-    "logging.wandb=false",
 )
 TINY = (  # for the recipe smoke
     *COMMON,

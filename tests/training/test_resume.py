@@ -5,22 +5,16 @@ from __future__ import annotations
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lightning.pytorch import Callback
-from safetensors.torch import load_file
-from training.runs import STEPS_PER_EPOCH, TINY, SignalAt, killed, loss_curve, run, same_weights, tiny
+from training.runs import STEPS_PER_EPOCH, TINY, SignalAt, killed, loss_curve, run, same_weights
 
 import finola
 from finola.cli import main
 from finola.errors import CorruptFileError, InputError
-from finola.training import export, load_recipe
 from finola.training import trainer as engine
 from finola.training.checkpointing import find_resumable, read_checkpoint, stop_signals
-from finola.training.config import Recipe
 from finola.training.data_module import outlive_signals
-from finola.training.loading import save_recipe, stage_recipes
 
 EMA = "trainer.ema_decay=0.9"
 
@@ -167,53 +161,3 @@ def test_initial_weights_are_not_needed_to_resume(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "initial")
     assert main(["train", "--resume", "--out", str(tmp_path / "run"), "trainer.max_steps=6", "--json"]) == 0
     assert same_weights(tmp_path / "run", tmp_path / "whole")
-
-
-STAGES = ("stages=[{trainer: {max_steps: 5}, data: {batch_size: 4}}, {loss: {kind: psnr}, trainer: {max_steps: 9}}]",)
-
-
-def test_stage_is_initialised_from_the_stage_before(tmp_path: Path) -> None:
-    outcome = run(tmp_path / "run", *STAGES)
-    assert (outcome.status, outcome.step, outcome.folder) == ("finished", 9, str(tmp_path / "run"))
-    run(tmp_path / "first", "trainer.max_steps=5", "data.batch_size=4")
-    words = (f"model.weights={tmp_path / 'first' / 'model'}", "loss.kind=psnr", "trainer.max_steps=9")
-    run(tmp_path / "second", *words)
-    assert same_weights(tmp_path / "run" / "stage-1", tmp_path / "first")
-    assert same_weights(tmp_path / "run" / "stage-2", tmp_path / "second")
-    exported = [load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "run", tmp_path / "second")]
-    assert all((exported[0][key] == exported[1][key]).all() for key in exported[1])
-    again = export(tmp_path / "run", tmp_path / "again")
-    assert (again / "model.safetensors").read_bytes() == (tmp_path / "run/model/model.safetensors").read_bytes()
-    with pytest.raises(InputError, match=r"--resume"):
-        run(tmp_path / "run", *STAGES)
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-def test_interrupted_stage_is_resumed_and_finished_stages_are_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int
-) -> None:
-    run(tmp_path / "whole", *STAGES)
-    build = engine.build_callbacks
-
-    def interrupted(recipe: Recipe, folder: Path, *rest: Any) -> list[Callback]:
-        signals = [SignalAt(signal.SIGTERM, 2)] if folder.name == f"stage-{stage}" else []
-        return [*signals, *build(recipe, folder, *rest)]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(engine, "build_callbacks", interrupted)
-        outcome = run(tmp_path / "run", *STAGES)
-    assert outcome.status == "interrupted" and f"finola train --resume --out {tmp_path / 'run'}" in outcome.message
-    assert outcome.message.endswith(str(tmp_path / "run"))
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "stage-1").iterdir()}
-    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--json"]) == 0
-    for name in ("stage-1", "stage-2"):
-        assert same_weights(tmp_path / "run" / name, tmp_path / "whole" / name)
-    if stage == 2:
-        assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-def test_overrides_apply_to_all_stages_or_to_one(tmp_path: Path) -> None:
-    recipe = tiny(*STAGES, "stages.2.seed=3", "trainer.max_steps=7")
-    assert [(stage.trainer.max_steps, stage.seed) for stage in stage_recipes(recipe)] == [(7, 0), (7, 3)]
-    save_recipe(recipe, tmp_path / "recipe.yaml")
-    assert load_recipe(tmp_path / "recipe.yaml") == recipe

@@ -70,8 +70,7 @@ def plan(recipe: Recipe, images: int, device: str = "v100", count: int = 1) -> P
         raise UnknownNameError(f"Unknown device {device!r}: {nearest(device, DEVICES)}")
     if images < 1 or count < 1:
         raise InputError(f"The numbers of images ({images}) and devices ({count}) must be at least 1.")
-    if recipe.stages:
-        raise InputError(f"{recipe.name} has {len(recipe.stages)} stages; plan a recipe of each stage by itself.")
+    recipe.check()
     unit, parts = DEVICES[device], forward_counts(recipe)
     height, width = recipe.image_size
     side = getattr(recipe.data, "size", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from finola.config import HEADS, INITIALISATIONS, ModelConfig, nearest
 from finola.errors import InputError, UnknownNameError
@@ -57,7 +57,6 @@ class Recipe:
     logging: LoggingSection = field(default_factory=LoggingSection)
     task: str = ""
     seed: int = 0
-    stages: list[dict[str, Any]] = field(default_factory=list)  # settings of consecutive stages, see `stage_recipes`
     about: str = ""  # one line for `finola train --list`
     name: str = ""  # set by load_recipe
 
@@ -90,6 +89,8 @@ class Recipe:
         at_least("trainer.accumulate_grad_batches", trainer.accumulate_grad_batches, 1)
         at_least("trainer.check_val_every_n_epoch", trainer.check_val_every_n_epoch, 1)
         at_least("trainer.num_nodes", trainer.num_nodes, 1)
+        if trainer.max_steps is not None:
+            at_least("trainer.max_steps", trainer.max_steps, 1)
         at_least("logging.every_steps", self.logging.every_steps, 1)
         if trainer.devices != "auto" and not (trainer.devices.isdigit() and int(trainer.devices) > 0):
             raise InputError(
@@ -150,26 +151,14 @@ class ReconstructionRecipe(CropRecipe):
 
     def check(self) -> None:
         super().check()
-        loss, data, side = self.loss, self.data, self.model.encoder_size
-        on_q = loss.quantised_fraction or loss.q_distillation
+        loss = self.loss
         one_of("loss.kind", loss.kind, "l2", "psnr")
         if self.model.init is not None:
             one_of("model.init", self.model.init, *INITIALISATIONS)
-        if not 0 <= loss.quantised_fraction <= 1 or (loss.quantised_fraction and loss.q_distillation):
-            raise InputError(
-                f"loss.quantised_fraction is {loss.quantised_fraction}, but must be between 0 and 1 and cannot be "
-                f"combined with loss.q_distillation ({loss.q_distillation})."
-            )
-        if self.trainer.compile and on_q:
-            raise InputError(
-                "trainer.compile cannot be combined with loss.quantised_fraction or loss.q_distillation, which use "
-                "parts of the model. Remove one of them."
-            )
-        if side is not None and (side < 1 or on_q or data.size or data.val_size):
-            raise InputError(
-                f"model.encoder_size is {side}, but must be a positive number of pixels, and cannot be combined with "
-                "loss.quantised_fraction, loss.q_distillation, data.size or data.val_size."
-            )
+        if not 0 <= loss.quantised_fraction <= 1:
+            raise InputError(f"loss.quantised_fraction is {loss.quantised_fraction}, but must be between 0 and 1.")
+        if self.trainer.compile and loss.quantised_fraction:
+            raise InputError("trainer.compile cannot be combined with loss.quantised_fraction. Remove one of them.")
         steps = loss.quantisation_steps
         if len(steps) != 2 or not 0 <= steps[0] <= steps[1] <= 255:
             raise InputError(f"loss.quantisation_steps is {steps}, but must be the finest and coarsest step in 0…255.")

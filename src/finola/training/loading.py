@@ -34,8 +34,7 @@ MAX_SETTINGS = 500
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Load a bundled recipe by name (`finola train --list`) or a YAML file, and apply overrides such as `seed=1`.
 
-    A file can inherit from another recipe by its `base` key. Overrides apply to all stages of a recipe; one of a single
-    stage begins with its number, as in `stages.2.trainer.max_time=1h`.
+    A file can inherit from another recipe by its `base` key.
 
     >>> load_recipe("smoke", ["schedule.epochs=2"]).schedule.epochs
     2
@@ -45,53 +44,18 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for where, content in reversed(_with_bases(path)):
         settings |= {key: (value, where) for key, value in leaves(content)}
     settings.pop("base", None)
-    stages = _stages(*settings.pop("stages", ([], "")))
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
             raise InputError(f"Invalid override {shorten(override)}. Write key=value, such as schedule.epochs=20.")
         value = parse_setting(text, f"The override {shorten(override)}")
-        if key == "stages":
-            stages = _stages(value, COMMAND_LINE)
-            continue
-        targets = [settings, *stages]
-        if key.startswith("stages."):
-            number, _, key = key.removeprefix("stages.").partition(".")
-            if number not in map(str, range(1, len(stages) + 1)) or not key:
-                raise InputError(f"Invalid override {shorten(override)}: {path} has {len(stages)} stages.")
-            targets = [stages[int(number) - 1]]
-        for target in targets:
-            # Overriding a whole section, as in optimiser.groups={}, replaces all its settings.
-            for known in [known for known in target if known == key or known.startswith(f"{key}.")]:
-                del target[known]
-        targets[0] |= {k: (v, COMMAND_LINE) for k, v in leaves({key: value})}
+        # Overriding a whole section, as in optimiser.groups={}, replaces all its settings.
+        for known in [known for known in settings if known == key or known.startswith(f"{key}.")]:
+            del settings[known]
+        settings |= {k: (v, COMMAND_LINE) for k, v in leaves({key: value})}
     recipe = _build(settings, path)
-    for each in [_build(settings | stage, path) for stage in stages] or [recipe]:
-        each.check()
-    recipe.stages = [nest(stage) for stage in stages]
+    recipe.check()
     return recipe
-
-
-def stage_recipes(recipe: Recipe) -> list[Recipe]:
-    """Recipes of the stages of a recipe, without initial weights from the stage before; empty if it has no stages."""
-    common = {key: (value, recipe.name) for key, value in settings_of(recipe).items() if not key.startswith("stages")}
-    return [
-        _build(common | {key: (value, f"stage {number}") for key, value in leaves(stage)}, recipe.name)
-        for number, stage in enumerate(recipe.stages, 1)
-    ]
-
-
-def _stages(value: Any, where: str) -> list[Settings]:
-    """Settings of the stages of a recipe, by dotted key."""
-    if not isinstance(value, list) or not all(isinstance(stage, dict) for stage in value):
-        raise InputError(f"{where} sets stages to {shorten(value)}, but a list of sections is expected.")
-    stages: list[Settings] = []
-    for number, stage in enumerate(value, 1):
-        settings = {key: (item, f"stage {number} of {where}") for key, item in leaves(stage)}
-        for key in sorted({"base", "name", "stages", "task"} & settings.keys()):
-            raise InputError(f"Stage {number} of {where} sets {key}, which is common to all stages.")
-        stages.append(settings)
-    return stages
 
 
 def _build(settings: Settings, source: Path | str) -> Recipe:

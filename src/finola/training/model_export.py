@@ -54,12 +54,9 @@ def export(run: str | Path, target: str | Path, which: str | None = None, *, hal
 
     Only the run directory is read, not the weights that the run was initialised from. `which` is best.ckpt or
     last.ckpt; by default best.ckpt if it exists. If EMA was enabled, the averaged weights are exported. `half` stores
-    parameters in half precision, except for the analysis of a wave encoder; all are loaded as float32. Of a run with
-    stages, the model of the last stage is exported.
+    parameters in half precision, except for the analysis of a wave encoder; all are loaded as float32.
     """
     run = Path(run)
-    if stages := len(list(run.glob("stage-*"))):
-        run /= f"stage-{stages}"
     checkpoint = find_checkpoint(run, which)
     return write_model(load_recipe(run / RECIPE), run, Path(target), checkpoint, half=half)
 
@@ -117,7 +114,6 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
         **({"crop": f"{data.crop}, {data.crops_per_image} per photo"} if isinstance(data, CropSection) else {}),
         {"adamw": "AdamW", "sgd": "SGD"}[optimiser.kind]: f"{peak}, weight decay {optimiser.weight_decay:g}",
         "weights": "exponential moving average (EMA)" if ema else "as trained",
-        **({"measured": _encoder_size_note(limit)} if (limit := getattr(recipe.model, "encoder_size", None)) else {}),
         "seed": recipe.seed,
     }
     return "\n".join(
@@ -157,10 +153,6 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
             "",
         ]
     )
-
-
-def _encoder_size_note(side: int) -> str:
-    return f"with encoder inputs of {side} pixels, without the refinement (model.encoder_size)"
 
 
 def _metrics(curve: list[dict[str, float]], step: int) -> dict[str, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from finola.errors import require
 from finola.training import callbacks
 from finola.training.config import Recipe
 from finola.training.sections import seconds
@@ -94,7 +94,8 @@ def build_loggers(recipe: Recipe, folder: Path, resumed_step: int) -> list[Logge
     purge: dict[str, Any] = {"purge_step": resumed_step} if resumed_step else {}
     board = TensorBoardLogger(folder, name="", version="tensorboard", default_hp_metric=False, **purge)
     loggers: list[Logger] = [Curve(folder, resumed_step), board]
-    if recipe.logging.wandb and find_spec("wandb"):
+    if recipe.logging.wandb:
+        require("wandb")
         from lightning.pytorch.loggers import WandbLogger
 
         configured = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ

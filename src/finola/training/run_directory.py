@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +27,7 @@ FIXED = (
 )
 """Settings that cannot change on resume, because weights, optimiser state or data position depend on them."""
 
-NOTES = ("name", "about", "paper_psnr", "classes", "stages")
+NOTES = ("name", "about", "paper_psnr", "classes")
 """Keys ignored when recipes are compared: descriptions, and classes, which come from the data."""
 
 
@@ -44,12 +43,6 @@ def require_new(folder: Path, resume: bool) -> None:
     """Raise InputError if the directory contains a run and `resume` is false."""
     if not resume and any((folder / name).exists() for name in (RECIPE, LAST, PREVIOUS)):
         raise InputError(f"{folder} already contains a run. Add --resume to resume it, or choose another --out.")
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether the run in a directory has finished and written its model."""
-    summary = folder / SUMMARY
-    return summary.is_file() and json.loads(summary.read_text(encoding="utf-8"))["status"] == "finished"
 
 
 def inspect(folder: Path, recipe: Recipe, resume: bool, first_process: bool = True) -> StartingPoint:

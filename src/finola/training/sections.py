@@ -25,7 +25,6 @@ class AutoencoderSection(ModelSection):
     init: str | None = None  # waves, wave-matrices (only A and B) or random; a waves… model always has plane waves
     spectrum: str | None = None  # JSON file of `finola spectrum` that ranks the waves of the initialisation
     transition_scale: float = 1.0  # factor of the initial random A and B, or of the other matrices of the transition
-    encoder_size: int | None = None  # short side of the encoder's input; skips the refinement
 
 
 @dataclass
@@ -72,7 +71,6 @@ class LossSection:
     """Loss of the task `reconstruction`: L2 or PSNR on pixels, and optional additional terms."""
 
     kind: str = "l2"  # l2, or psnr: the mean over images of −PSNR, the evaluation metric
-    q_distillation: float = 0.0  # weight of ‖q − q_waves‖², the distance to the wave encoder of `init: waves`
     quantised_fraction: float = 0.0  # of the batch: its q is quantised by the calibration stored with `model.weights`
     quantisation_steps: list[int] = field(default_factory=lambda: [80, 168])  # finest and coarsest step
 
@@ -232,7 +230,7 @@ class LoggingSection:
     """Logging during training."""
 
     every_steps: int = 50
-    wandb: bool = True  # only if it is installed
+    wandb: bool = False  # Weights & Biases, from the extra wandb
 
 
 @dataclass
@@ -268,4 +266,7 @@ def seconds(duration: str) -> float:
     parts = re.fullmatch(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", duration.strip())
     if not parts or not any(parts.groups()):
         raise InputError(f"trainer.max_time is {duration!r}, but must be a duration such as 45s, 30m, 1h30m or 2d.")
-    return float(sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True)))
+    total = sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True))
+    if not total:
+        raise InputError(f"trainer.max_time is {duration!r}, but must be longer than 0 seconds, such as 30m.")
+    return float(total)

@@ -26,7 +26,7 @@ from finola.training.checkpointing import LAST, CheckpointWriter, Interrupted, P
 from finola.training.config import Recipe
 from finola.training.data_module import Photos
 from finola.training.initial_weights import resolve_encoder
-from finola.training.loading import RECIPE, stage_recipes
+from finola.training.loading import RECIPE
 from finola.training.model_export import write_model
 from finola.training.monitor import RankMonitor
 from finola.training.processes import (
@@ -36,7 +36,7 @@ from finola.training.processes import (
     is_first_process,
 )
 from finola.training.reporting import RunProgress, build_loggers
-from finola.training.run_directory import SUMMARY, StartingPoint, inspect, is_finished, require_new
+from finola.training.run_directory import SUMMARY, StartingPoint, inspect
 from finola.training.sections import seconds
 from finola.training.sharding import WholeWeights
 from finola.training.strategies import trainer_options
@@ -93,15 +93,11 @@ def train(
 
     With `resume`, training continues from the last checkpoint in `out`, or starts a new run if there is none. Without
     it, a directory that contains a run raises InputError. Raises WriteError if the directory cannot be written to;
-    existing checkpoints remain intact. `half` exports weights in half precision. Stages of a recipe are trained in
-    `out/stage-1`, `out/stage-2`, …, each initialised from the model of the one before; finished ones are not repeated.
+    existing checkpoints remain intact. `half` exports weights in half precision.
     """
     folder = Path(out).expanduser()
     try:
-        target = Path(export_to or folder / "model")
-        if recipe.stages:
-            return _train_stages(recipe, folder, resume, target, half, quiet)
-        return _train(recipe, folder, resume, target, half, quiet)
+        return _train(recipe, folder, resume, Path(export_to or folder / "model"), half, quiet)
     except OSError as error:
         place = str(error.filename or "")
         denied = isinstance(error, PermissionError) and place.startswith((str(folder), str(export_to or folder)))
@@ -122,35 +118,7 @@ def _resume_command(folder: Path) -> str:
     return f"finola train --resume --out {folder}" if (folder / RECIPE).exists() else "the same command"
 
 
-def _train_stages(recipe: Recipe, folder: Path, resume: bool, target: Path, half: bool, quiet: bool) -> Outcome:
-    if is_first_process():
-        require_new(folder, resume)
-    stages = stage_recipes(recipe)
-    weights = recipe.model.weights
-    for number, stage in enumerate(stages, 1):
-        part, last = folder / f"stage-{number}", number == len(stages)
-        if stage.model.weights == recipe.model.weights:  # otherwise the stage sets its own
-            stage.model.weights = weights
-        if last or not is_finished(part):
-            model = target if last else part / "model"
-            outcome = _train(stage, part, resume, model, half and last, quiet, (recipe, folder))
-            if outcome.status != "finished":
-                break
-        weights = str(part / "model")
-    outcome.folder = str(folder)
-    return outcome
-
-
-def _train(
-    recipe: Recipe,
-    folder: Path,
-    resume: bool,
-    target: Path,
-    half: bool,
-    quiet: bool,
-    whole: tuple[Recipe, Path] | None = None,
-) -> Outcome:
-    """Train a recipe without stages. For a stage, `whole` is the recipe and directory that it belongs to."""
+def _train(recipe: Recipe, folder: Path, resume: bool, target: Path, half: bool, quiet: bool) -> Outcome:
     recipe.check()
     # GELU's tail produces denormal gradients (1e-39), ten times slower on CPUs. Must precede the first thread.
     torch.set_flush_denormal(True)
@@ -164,23 +132,19 @@ def _train(
         task.prepare(photos)
     folder.mkdir(parents=True, exist_ok=True)
     started = callbacks.now()
-    recipes = {folder / RECIPE: recipe} | ({whole[1] / RECIPE: whole[0]} if whole else {})
-    root = whole[1] if whole else folder
     monitor = RankMonitor(
-        recipe.trainer.heartbeat_timeout, lambda: f"{_last_good(folder)}; resume with: {_resume_command(root)}"
+        recipe.trainer.heartbeat_timeout, lambda: f"{_last_good(folder)}; resume with: {_resume_command(folder)}"
     )
     with monitor, _quiet_lightning():
-        trainer = build_trainer(recipe, folder, start, quiet, recipes, monitor)
+        trainer = build_trainer(recipe, folder, start, quiet, {folder / RECIPE: recipe}, monitor)
         ending = _fit(trainer, task, photos, start, recipe)
-        outcome = _outcome(trainer, folder, ending, callbacks.now() - started, root)
+        outcome = _outcome(trainer, folder, ending, callbacks.now() - started)
         outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
         if trainer.is_global_zero:
             _report_unreadable(photos, folder)
             if outcome.status == "finished":
                 outcome.model = str(write_model(recipe, folder, target, half=half))
             _write_json(folder / SUMMARY, asdict(outcome))
-        if whole:
-            trainer.strategy.barrier()  # the model must be complete before another process initialises the next stage
     return outcome
 
 
@@ -239,11 +203,11 @@ def _fit(trainer: Trainer, task: Task, photos: Photos, start: StartingPoint, rec
     return None
 
 
-def _outcome(trainer: Trainer, folder: Path, ending: BaseException | None, took: float, root: Path) -> Outcome:
+def _outcome(trainer: Trainer, folder: Path, ending: BaseException | None, took: float) -> Outcome:
     writer = next(c for c in trainer.callbacks if isinstance(c, CheckpointWriter))  # type: ignore[attr-defined]
     progress = next(c for c in trainer.callbacks if isinstance(c, RunProgress))  # type: ignore[attr-defined]
     step, epoch = trainer.global_step, trainer.current_epoch
-    command, checkpoint = _resume_command(root), _last_good(folder)
+    command, checkpoint = _resume_command(folder), _last_good(folder)
     outcome = Outcome("finished", f"finished at step {step}", str(folder), step, epoch)
     if isinstance(ending, Diverged):
         outcome.status = "diverged"

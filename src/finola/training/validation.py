@@ -30,7 +30,6 @@ RENAMED = {
     "data.workers": "num_workers",
     "head.erase": "random_erasing",
     "head.smoothing": "label_smoothing",
-    "loss.fit_q": "q_distillation",
     "loss.rounded": "quantised_fraction",
     "loss.steps": "quantisation_steps",
     "moco.queue": "queue_size",

@@ -97,23 +97,6 @@ def test_missing_calibration_is_rejected(tmp_path: Path) -> None:
             load_recipe("smoke", [*TINY, *words])
 
 
-def test_downscaled_encoder_input_reconstructs_at_full_size() -> None:
-    words = ["model.name=test_resnet/32x1@4:64+refined", "model.encoder_size=32", "optimiser.groups={}"]
-    task = build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null"]))
-    assert isinstance(task, Reconstruction)
-    model, images = task.model.eval(), torch.rand(2, 3, 64, 64)
-    seen = torch.nn.functional.avg_pool2d(images, 2)
-    drawn = model.decoder.read_out(model.propagate(model.pool(model.encoder(seen))))
-    [(_, loss)] = task.losses(images, None).items()
-    assert float(loss.detach()) == pytest.approx(float((drawn - images).square().mean().detach()), rel=1e-5)
-    for more, message in (
-        ("loss.q_distillation=1.0", "model.encoder_size is 32"),
-        ("model.name=waves+conv/32x1@4:16", r"waves\+conv/32x1@4:16"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build_task(load_recipe("smoke", [*TINY, *words, "data.val_size=null", more]))
-
-
 def test_transition_scale_multiplies_the_random_matrices() -> None:
     words = [
         *TINY,

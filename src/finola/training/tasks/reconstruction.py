@@ -14,7 +14,6 @@ from torch import Tensor
 from finola.autoencoder import Autoencoder
 from finola.codec.calibration import FILE, Calibration, to_latents, to_q
 from finola.data import Batch
-from finola.decoders.waves import WaveDecoder
 from finola.errors import InputError
 from finola.hub import resolve
 from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
@@ -38,17 +37,6 @@ class Reconstruction(Task):
 
     def __init__(self, recipe: ReconstructionRecipe, initialise: bool = True) -> None:
         super().__init__(recipe, initialise)
-        if recipe.loss.q_distillation and not hasattr(self.model, "wave_encoder"):
-            raise InputError(
-                f"loss.q_distillation is {recipe.loss.q_distillation}, but {recipe.model.name} has no wave encoder as "
-                "target for q. Set model.init=waves and choose a model with another encoder."
-            )
-        side = recipe.model.encoder_size
-        if side is not None and self.model.config.is_waves:
-            raise InputError(
-                f"model.encoder_size is {side}, but the encoder of {recipe.model.name} has a fixed input size. "
-                "Remove the setting."
-            )
         self.calibration = load_calibration(recipe, self.model) if recipe.loss.quantised_fraction else None
         self.reconstruct = torch.compile(self._reconstruct) if recipe.trainer.compile else self._reconstruct
 
@@ -57,21 +45,13 @@ class Reconstruction(Task):
         return build_model(recipe.model, initialise)
 
     def _reconstruct(self, images: Tensor) -> Tensor:
-        side = self.recipe.model.encoder_size
-        out: Tensor = self.model(images) if side is None else reconstruct_coarsely(self.model, images, side)
+        out: Tensor = self.model(images)
         return out
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        weight = self.recipe.loss.q_distillation
         if self.calibration is not None:
             return self._pixel_loss(self.model(images, self._quantise), images)
-        if not weight:
-            return self._pixel_loss(self.reconstruct(images), images)
-        q = self.model.encode(images)
-        with torch.no_grad():
-            target: Tensor = self.model.wave_encoder(images)  # type: ignore[operator]
-        out = self.model.decode(self.model.propagate(q))
-        return self._pixel_loss(out, images) | {"q_distillation": weight * F.mse_loss(q, target)}
+        return self._pixel_loss(self.reconstruct(images), images)
 
     def describe_loss(self, loss: float) -> str:
         return f"{-loss:.2f} dB" if self.recipe.loss.kind == "psnr" else super().describe_loss(loss)
@@ -117,19 +97,6 @@ class Reconstruction(Task):
 
         for name, value in health(self.model, self.samples[:HEALTH_IMAGES]).items():
             self.log(f"health/{name}", float(value), rank_zero_only=True)
-
-
-def reconstruct_coarsely(model: Autoencoder, images: Tensor, side: int) -> Tensor:
-    """Reconstruct images from downscaled encoder inputs, without the refinement.
-
-    Several times faster for an encoder trained from scratch, which learns coarse structure before detail.
-    """
-    height, width = images.shape[-2:]
-    size = (round(side * height / min(height, width)), round(side * width / min(height, width)))
-    q = model.pool(model.encoder(F.interpolate(images, size=size, mode="area")))
-    z, decoder = model.propagate(q), model.decoder
-    out: Tensor = decoder.read_out(z) if isinstance(decoder, WaveDecoder) else decoder(z)
-    return out
 
 
 def load_calibration(recipe: ReconstructionRecipe, model: Autoencoder) -> Calibration:
