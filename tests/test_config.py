@@ -17,10 +17,11 @@ NAMES = [name for names in PAPER.values() for name in names] + [
     "conv-light/64x4@16:64+scatter+slim16",
     "mf-w720/32x4@16:64+convae+slim16",
     "mf-w720/32x4@16:64+convae+patch+slim8",
+    "mf-w720/512x1@16+unit",
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "mf-w720/512x1@16+unit+pos"])
 def test_parsing_and_printing_are_inverse(name):
     config = ModelConfig.parse(name)
     assert ModelConfig.parse(str(config)) == config
@@ -39,8 +40,8 @@ def test_fields_of_a_parsed_name():
     config = ModelConfig.parse("mf-w2880/1024x4@64+scatter")
     assert (config.channels, config.paths, config.map_size, config.image_size) == (1024, 4, (64, 64), (256, 256))
     assert (config.start, config.cell, config.speeds) == ("scatter", (4, 4), "complex")
-    assert ModelConfig.parse("mf-w2880/1024x4@64+unit").has_position
-    assert not config.has_position
+    assert ModelConfig.parse("mf-w2880/1024x4@64+unit").position
+    assert not config.position
 
 
 @pytest.mark.parametrize(

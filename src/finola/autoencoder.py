@@ -113,7 +113,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
             return grown
         step = prepared(self.transition)
         z = propagate(q, step, config.map_size, config.start, order=order, checkpointing=self.checkpointing)
-        if config.has_position:
+        if config.position:
             z = z + position_embedding(config.channels, config.map_size).to(z)
         return z
 

@@ -104,6 +104,8 @@ class ModelConfig:
                 object.__setattr__(self, field, tuple(value))
         if self.is_exact:
             object.__setattr__(self, "speeds", "fixed")
+        if self.speeds == "unit":
+            object.__setattr__(self, "position", True)
         if min(self.channels, self.paths, *self.map_size, *self.image_size) < 1:
             raise InputError(f"Model name {self}: channels, paths, map size and image size must be at least 1.")
         if self.image_size[0] % self.map_size[0] or self.image_size[1] % self.map_size[1]:
@@ -151,11 +153,6 @@ class ModelConfig:
     def returns_q(self) -> bool:
         """Whether the encoder computes q itself, without a feature map and pooling."""
         return self.is_waves or self.encoder == LIGHT
-
-    @property
-    def has_position(self) -> bool:
-        """Whether a position embedding is added to z before the decoder."""
-        return self.position or self.speeds == "unit"
 
     def __str__(self) -> str:
         name = f"{self.encoder}/{self.channels}x{self.paths}@{_size_in_name(self.map_size)}"

@@ -54,7 +54,7 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
             raise UnknownNameError(f"Unknown variant {variant!r}; use {' or '.join(VARIANTS)}.")
         if config.returns_q or config.paths != 1:
             raise InputError(f"{name}: masked FINOLA needs one path and an encoder with a feature map.")
-        if config.start != "center" or config.has_position:
+        if config.start != "center" or config.position:
             raise InputError(
                 f"{name}: masked FINOLA has neither a start position nor a position embedding. Remove those options."
             )

@@ -50,7 +50,7 @@ def propagation_frames(model: Autoencoder, images: Tensor, count: int | None = N
         raise InputError(f"count must be at least 2 frames, got {count}.")
     q, grid, (height, width) = encode(model, images.to(next(model.parameters())))
     parts = _parts(model, q)
-    position = position_embedding(config.channels, config.map_size) if config.has_position else None
+    position = position_embedding(config.channels, config.map_size) if config.position else None
     frames = []
     for step in _steps(max(int(distance.max()) for distance, _ in parts), count):
         reached = torch.stack([distance <= step for distance, _ in parts]).any(0)  # (h, w)
