@@ -52,7 +52,7 @@ def _eigenvectors(moments: Tensor) -> Tensor:
 
 
 def _cluster(components: Tensor, count: int) -> Tensor:
-    """First labels: spherical k-means on the square roots of the magnitudes, from evenly spread tiles."""
+    """First labels: spherical k-means on the square roots of the magnitudes, from random tiles (fixed seed)."""
     pattern = components.abs().sqrt()
     pattern = pattern / pattern.norm(dim=1, keepdim=True).clamp_min(1e-12)
     generator = torch.Generator().manual_seed(0)
