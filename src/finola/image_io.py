@@ -168,6 +168,12 @@ def _to_srgb(photo: Image.Image, profile: bytes) -> Image.Image:
     return photo if transform is None else ImageCms.applyTransform(photo, transform) or photo
 
 
+def content(photo: Image.Image) -> bytes:
+    """Encoded bytes of an image that `open_photo` has opened, or the pixels of any other; nothing is decoded."""
+    file = getattr(photo, "fp", None)
+    return file.getvalue() if isinstance(file, io.BytesIO) else photo.tobytes()
+
+
 def shown_size(photo: Image.Image, name: str = "the photo") -> tuple[int, int]:
     """Size (height, width) of an opened image after applying its orientation; a JPEG is not decoded."""
     with _reading(name):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from placement import ELSEWHERE, SecondDevice
 
+import finola
 from finola.cli import main
 from finola.cli.inputs import find_photos
 from finola.compare import runner
@@ -70,6 +71,41 @@ def test_second_run_uses_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch
     first = compare(folder, "--methods", "dct:1", "dct:3", "--workers", "1")
     monkeypatch.setattr(runner, "rows_of", lambda *_: pytest.fail("measured again"))
     assert means(compare(folder, "--methods", "dct:1", "dct:3", "--workers", "1")) == means(first)
+
+
+def test_rows_of_photos_replaced_under_the_same_names_are_measured_again(tmp_path: Path, capsys) -> None:  # type: ignore
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for index in range(40):
+        save_photo(torch.rand(3, 16, 16), folder / f"{index:02d}.png")
+    words = ["--methods", "jpeg:20", "--workers", "1", "--split", "all"]
+    before = means(compare(folder, *words))
+    for index in (1, 22, 38):
+        save_photo(torch.rand(3, 16, 16), folder / f"{index:02d}.png")
+    assert means(compare(folder, *words)) != before
+
+
+def test_a_klt_fitted_to_other_photos_is_measured_again(folder: Path, capsys) -> None:  # type: ignore
+    words = ["--methods", "klt32:2", "--crop", "32", "--workers", "1"]
+    before = means(compare(folder, *words))
+    for path in (folder / "train").iterdir():
+        save_photo(torch.rand(3, 64, 64), path)
+    assert means(compare(folder, *words)) != before
+
+
+@pytest.mark.parametrize("name", ["finola-models/mine", "finola/mine", "klt-models/mine", "jpeg/mine"])
+def test_a_model_folder_is_no_other_method_whatever_its_path(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = finola.create("waves/16x1@8:32")
+    model.save_pretrained(name)
+    before = identity(name)
+    assert build_method(name).encode(torch.rand(3, 32, 32)).latents == 16 and label(name) == name
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    model.save_pretrained(name)
+    assert identity(name) != before
 
 
 def test_interrupted_run_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -34,8 +35,8 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None, device: st
 
     method, colon, setting = word.partition(":")
     method, at, rate = (method, "", "") if colon else word.partition("@")
-    if method.startswith("klt"):
-        side, components = _number(word, method[3:]), _number(word, setting)
+    if is_klt(word):
+        side, components = _klt_side(word), int(setting)
         if side not in (fitted or {}):
             raise InputError(
                 f"{word} requires a KLT fitted to tiles of {side} pixels: give photos to fit it to (--train)."
@@ -113,16 +114,31 @@ def runs_model(word: str) -> bool:
     """
     from finola.baselines.image_codecs import FORMATS
 
-    method = _kind(word)
-    return not (method in FORMATS or method in ("dct", "dwt", "dtcwt") or method.startswith("klt"))
+    return not (is_klt(word) or _kind(word) in (*FORMATS, "dct", "dwt", "dtcwt"))
+
+
+def is_klt(word: str) -> bool:
+    """Whether a method is a KLT, which `fitted` of `build_method` holds.
+
+    >>> is_klt("klt64:256"), is_klt("klt-models/mine")
+    (True, False)
+    """
+    return re.fullmatch(r"klt\d+:\d+", word) is not None
+
+
+def _klt_side(word: str) -> int:
+    return int(_kind(word).removeprefix("klt"))
 
 
 def _kind(word: str) -> str:
     return word.partition(":")[0].partition("@")[0]
 
 
-def identity(word: str, device: str | torch.device = "cpu") -> str:
-    """Cache key of a method: its name and what else its metrics depend on, such as library versions and weights."""
+def identity(word: str, device: str | torch.device = "cpu", fitted: Mapping[int, Path] | None = None) -> str:
+    """Cache key of a method: its name and what else its metrics depend on, such as library versions and weights.
+
+    `fitted` is that of `build_method`.
+    """
     import PIL
     import torch
 
@@ -132,11 +148,13 @@ def identity(word: str, device: str | torch.device = "cpu") -> str:
     if method in FORMATS:
         settings = FORMATS[method].settings(FORMATS[method].ladder[0])
         return f"{word} Pillow {PIL.__version__} {settings}"
+    if is_klt(word):
+        return f"{word} {(fitted or {})[_klt_side(word)].name}"
     if not runs_model(word):
         return word
     place = torch.device(device).type
     suffix = "" if place == "cpu" else f" {place}"
-    if method.startswith("finola"):
+    if method in ("finola", "finola-paper"):
         from finola.codec.calibration import load_codec
 
         name = plain_codec(word) if method == "finola-paper" else DEFAULT_CODEC

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from finola.compare.bjontegaard import MIN_RATIO, bd_psnr, bd_rate, common_rates
-from finola.compare.methods import plain_codec
+from finola.compare.methods import is_klt, plain_codec
 from finola.config import DEFAULT_CODEC
 
 Row = dict[str, Any]
@@ -72,7 +72,7 @@ def label(word: str) -> str:
     method, _, setting = word.partition(":")
     if method == "finola-paper":
         return f"finola ({plain_codec(word)}), bits per latent: 4"
-    if method.startswith("klt"):
+    if is_klt(word):
         side = method[3:]
         return f"KLT {side}x{side}, {setting}"
     if method.partition("@")[0] in NAMES and "@" in method:

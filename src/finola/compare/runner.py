@@ -21,6 +21,7 @@ from finola.compare.methods import build_method, identity, runs_model
 from finola.data import CentreCrop, PhotoDataset, Whole, available_cores
 from finola.data.sources import Source
 from finola.errors import InputError, first_line
+from finola.image_io import content
 from finola.metrics import quality_metrics
 
 Row = dict[str, Any]
@@ -146,7 +147,7 @@ def run(
     names = [dataset.name(index) for index in range(len(dataset))]
     if not names:
         raise InputError("There are no photos to compare methods on.")
-    identities = {word: identity(word, device) for word in words}
+    identities = {word: identity(word, device, fitted) for word in words}
     keys = [f"{index} {name}" for index, name in enumerate(names)]
     cached = Cache(cache / f"{fingerprint(dataset)}.jsonl")
 
@@ -226,12 +227,14 @@ def _measure_photo(index: int, words: list[str]) -> list[Row] | str:
         return f"{work.photos.photos[index].name}: {first_line(error)}."
 
 
-def fingerprint(dataset: PhotoDataset, samples: int = 16) -> str:
-    """Hash of the photos' file names and of the pixels of some of them; independent of the folder they are in."""
-    names = [dataset.name(index) for index in range(len(dataset))]
-    digest = hashlib.sha256("\n".join(Path(name).name for name in names).encode())
-    for index in range(0, len(names), -(-len(names) // samples)):
-        image = read_image(dataset, index)
-        if image is not None:
-            digest.update(image.numpy().tobytes())
+def fingerprint(dataset: PhotoDataset) -> str:
+    """Hash of the transform, and of file name and content of every photo; independent of the folder they are in."""
+    digest = hashlib.sha256(repr(dataset.transform).encode())
+    for index in range(len(dataset)):
+        try:
+            found = content(dataset.source.open(index))
+        except (ValueError, OSError):  # unreadable
+            found = b""
+        name = Path(dataset.name(index)).name.encode(errors="surrogateescape")
+        digest.update(name + b"\0" + hashlib.sha256(found).digest())
     return digest.hexdigest()[:16]

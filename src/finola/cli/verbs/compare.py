@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     output_paths(filter(None, (args.out, args.plot, args.sheet)), inputs, args.force)
 
     from finola.compare.klt_cache import fit
-    from finola.compare.methods import build_method, files_at
+    from finola.compare.methods import build_method, files_at, is_klt
     from finola.compare.runner import Photos
     from finola.compare.runner import run as measure
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if not words:
         raise InputError("There are no methods to compare. Name some with --methods, or omit it for all of them.")
     train, failures = args.train or args.data[0], list[str]()
-    fitted = fit(train, [word for word in words if word.startswith("klt")], cache, args.crop, failures.append)
+    fitted = fit(train, [word for word in words if is_klt(word)], cache, args.crop, failures.append)
     for word in words:
         build_method(word, fitted, device)  # raise for invalid methods before the long computation
     start = time.perf_counter()
