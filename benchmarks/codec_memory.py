@@ -30,7 +30,7 @@ if what == "encode":
 elif what == "compress":
     row = compress_one(Photo(source), target, {"quality": 30, "model": "tile64-512"})
 else:
-    row = decompress_one(source, target, None)
+    row = decompress_one(Photo(source), target, None)
 peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 print(json.dumps({"peak_bytes": peak, "idle_bytes": idle, "seconds": time.perf_counter() - begin, **row}))
 """

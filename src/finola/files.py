@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finola.errors import InputError, MissingFileError, OutputExistsError, require
+from finola.locations import user_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,8 +38,8 @@ def output_paths(
     systems ignore it.
     Folders that do not exist are an error, or are created if `create` is set and every other check has passed.
     """
-    targets = [Path(path).expanduser() for path in paths]
-    sources = [Path(path).expanduser() for path in inputs]
+    targets = [user_path(path) for path in paths]
+    sources = [user_path(path) for path in inputs]
     names = {_real(source) for source in sources}
     identities = {_identity(source) for source in sources if source.exists()}
     seen: set[str] = set()
@@ -53,8 +54,7 @@ def output_paths(
         if not os.path.lexists(target):
             continue
         if target.exists() and not target.is_file():
-            kind = "a folder" if target.is_dir() else "not a regular file"
-            raise InputError(f"{target} is {kind}: name a file to write.")
+            raise InputError(f"{target} is {_kind(target)}: name a file to write.")
         inside = next((folder for folder in resolved.parents if folder in names), None)
         if inside is not None:
             raise OutputExistsError(
@@ -68,6 +68,20 @@ def output_paths(
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(f"{folder} is not writable: choose another output with -o.")
     return targets
+
+
+def read_file(path: Path) -> bytes:
+    """Content of a regular file. Others are an error, because a FIFO may block and a device may never end."""
+    if not path.exists():
+        raise MissingFileError(f"There is no file {path}. Check the path.")
+    if not path.is_file():
+        raise InputError(f"{path} is {_kind(path)}: name a file to read.")
+    with naming(path):
+        return path.read_bytes()
+
+
+def _kind(path: Path) -> str:
+    return "a folder" if path.is_dir() else "not a regular file"
 
 
 def _real(path: Path) -> Path:
@@ -146,7 +160,7 @@ def share(path: Path) -> None:
 
 def check_folder(path: Path) -> Path:
     """Return the path with `~` expanded; raise `MissingFileError` if its folder does not exist."""
-    path = path.expanduser()
+    path = user_path(path)
     if not path.parent.is_dir():
         raise MissingFileError(f"Cannot write {path.name}: there is no folder {path.parent}. Create it first.")
     return path
@@ -186,6 +200,6 @@ def digest_of_weights(model: nn.Module) -> str:
 def cache_folder(*parts: str) -> Path:
     """Create and return a cache folder below XDG_CACHE_HOME, or below ~/.cache if it is not set."""
     home = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(home).expanduser() if home else Path.home() / ".cache").joinpath("finola", *parts)
+    folder = (user_path(home) if home else Path.home() / ".cache").joinpath("finola", *parts)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

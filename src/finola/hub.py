@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin
 
 from finola.config import ModelConfig
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line, shorten
+from finola.locations import user_path
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 CONFIG_BYTES = 16 * 2**20  # enough for a million class names
@@ -54,7 +55,7 @@ def local_folder(name: str | Path) -> Path | None:
             return WEIGHTS_FOLDER / name
         if name in UNTRAINED:
             return None
-    folder = Path(name).expanduser().absolute()  # absolute, since str(Path("./tile64")) is the bundled name
+    folder = user_path(name).absolute()  # absolute, since str(Path("./tile64")) is the bundled name
     return folder if folder.is_dir() else None
 
 

@@ -12,9 +12,9 @@ from PIL import Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
-from finola.files import check_folder, replacing
-from finola.locations import SKIMAGE, WRITE, skimage_photo
+from finola.errors import CorruptFileError, InputError, first_line
+from finola.files import check_folder, read_file, replacing
+from finola.locations import SKIMAGE, WRITE, skimage_photo, user_path
 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "HEIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
 """Pillow decoders used to open files, whatever their suffix. EPS is excluded because it starts Ghostscript."""
@@ -68,12 +68,7 @@ def open_photo(source: str | Path | bytes | Image.Image, name: str | None = None
     if isinstance(source, str) and source.startswith(SKIMAGE):
         source = skimage_photo(source)
     if not isinstance(source, bytes):
-        path = Path(source).expanduser()
-        if path.is_dir():
-            raise InputError(f"{name} is a folder. Name an image file.")
-        if not path.exists():
-            raise MissingFileError(f"There is no photo at {name}. Check the path.")
-        source = path.read_bytes()
+        source = read_file(user_path(source))
     with _reading(name):
         return decode_header(source)
 
@@ -225,7 +220,7 @@ def save_photo(
     `grey` writes one channel; `icc` and `exif` are embedded unchanged. The file is written atomically: after a crash
     the target is either the old or the new image.
     """
-    path = Path(path).expanduser()
+    path = user_path(path)
     if path.suffix.lower() not in WRITE:
         raise InputError(f"Cannot write a photo as {str(path)!r}; end its name with one of {', '.join(WRITE)}.")
     if image.dim() != 3 or image.shape[0] != 3:

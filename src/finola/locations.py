@@ -33,6 +33,15 @@ MAX_FILES = 1_000_000
 """Maximum number of files of a brace pattern."""
 
 
+def user_path(path: str | Path) -> Path:
+    """Path with `~` expanded. The `~name` of an unknown user stays, and is then reported as a file that is missing.
+
+    >>> user_path("~no-such-user").name
+    '~no-such-user'
+    """
+    return Path(os.path.expanduser(path))  # Path.expanduser raises RuntimeError for an unknown user
+
+
 def is_photo(name: str) -> bool:
     """Whether a file name has an image suffix and is not hidden.
 
@@ -86,7 +95,7 @@ def locate(source: str | Path | None) -> list[Path]:
     inside the folder FINOLA_DATA; existing paths take precedence. None means FINOLA_DATA itself.
     """
     variable = os.environ.get(VARIABLE)
-    home = Path(variable).expanduser() if variable else None
+    home = user_path(variable) if variable else None
     if source is None:
         if home is None:
             raise InputError(
@@ -100,7 +109,7 @@ def locate(source: str | Path | None) -> list[Path]:
         raise InputError(f"{shorten(text)} is not a valid path: it is too long or contains a null byte.")
     if text.startswith(SKIMAGE):
         return [skimage_photo(text)]
-    path = Path(os.path.expanduser(source))
+    path = user_path(source)
     candidates = [path] if home is None or path.is_absolute() else [path, home / path]
     for candidate in candidates:
         found = _expand(candidate)

@@ -114,6 +114,35 @@ def test_invalid_input_prints_one_line_and_returns_2(arguments, message, tmp_pat
     assert message in error and len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggestion", "command"),
+    [
+        (["wave", "tile32"], "waves", "finola"),
+        (["reconstrct"], "reconstruct", "finola"),
+        (["latent", "interpolat"], "interpolate", "finola latent"),
+        (["waves", "tile32", "--device", "cud"], "cuda", "finola waves"),
+        (["info", "--jsn"], "--json", "finola info"),
+        (["latent", "mean", "--outt", "x", "-o", "x.png"], "--out", "finola latent mean"),
+        (["info", "a", "b"], "b", "finola info"),
+    ],
+)
+def test_mistyped_words_print_a_suggestion_and_the_help_to_read(arguments, suggestion, command, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert said.err.startswith(f"{command}: ") and said.err.endswith(f"See {command} --help.\n")
+    assert suggestion in said.err
+
+
+@pytest.mark.parametrize("arguments", [["info", ""], ["reconstruct", ""], ["evaluate", "tile32", ""], ["waves", ""]])
+def test_an_empty_argument_does_not_mean_the_working_directory(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_photo(torch.rand(3, 32, 32), "photo.png")
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "empty" in said.err and [path.name for path in tmp_path.iterdir()] == ["photo.png"]
+
+
 def test_export_prints_the_differences_of_every_part(tmp_path, capsys):
     assert main(["export", "waves/16x1@4:16", "-o", str(tmp_path / "out"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -5,7 +5,6 @@ Codes and reconstructions are on the CPU, so that measured times include the com
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from finola import tiling
 from finola.baselines import Code, Method
 from finola.errors import MissingFileError, require
+from finola.locations import user_path
 
 Device = str | torch.device
 
@@ -58,12 +58,12 @@ def _codec(word: str, device: Device, codec: str | None, options: dict[str, Any]
 
 def vae_method(folder: str, device: Device = "cpu") -> Method:
     """A diffusers VAE (`AutoencoderKL`) loaded from a local folder of safetensors weights."""
-    if not Path(folder).expanduser().is_dir():
+    if not user_path(folder).is_dir():
         raise MissingFileError(f"vae:{folder}: folder {folder} does not exist; give the folder of a diffusers VAE.")
     require("diffusers")
     from diffusers import AutoencoderKL
 
-    vae: Any = AutoencoderKL.from_pretrained(str(Path(folder).expanduser()), use_safetensors=True)
+    vae: Any = AutoencoderKL.from_pretrained(str(user_path(folder)), use_safetensors=True)
     vae = vae.eval().to(device)
     cell = 2 ** (len(vae.config.block_out_channels) - 1)
 

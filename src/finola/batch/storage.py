@@ -10,6 +10,7 @@ from typing import IO, Any
 from finola.data.remote import file_system_errors, is_url, without_credentials
 from finola.errors import InputError, first_line, require
 from finola.files import replacing
+from finola.locations import user_path
 
 PART = ".part"
 """Suffix of temporary files; those of killed processes are removed by the next run."""
@@ -39,7 +40,7 @@ class Folder:
                 reason = without_credentials(first_line(error))
                 raise InputError(f"{self.where} cannot be opened: {reason}.") from error
         else:
-            self.path = Path(where).expanduser()
+            self.path = user_path(where)
             self.where = str(self.path)
 
     @property

@@ -8,11 +8,12 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import finola
-from finola.cli.output import describe_error, is_bad_input, print_error, print_line
+from finola.cli.output import describe_error, discard, is_bad_input, print_error, say
 from finola.cli.verbs import Verb
+from finola.config import nearest
 from finola.errors import InputError
 
 GROUPS = {
@@ -42,14 +43,29 @@ class Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}. See {self.prog} --help.")
+        end = "" if message.endswith(("?", ".")) else "."
+        raise UsageError(f"{self.prog}: {message}{end} See {self.prog} --help.")
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file, flush=True)  # argparse ignores that a disk is full
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            suggestion = nearest(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"{value!r} is unknown: {suggestion}")
+
+    def reject(self, words: Sequence[str]) -> NoReturn:
+        """Report arguments that are left over, with the options whose names are similar."""
+        options = [option for action in self._actions for option in action.option_strings]
+        suggestion = f": {nearest(words[0], options)}" if words[0].startswith("-") else ""
+        self.error(f"unrecognized arguments: {' '.join(words)}{suggestion}")
 
 
 class Version(argparse.Action):
     """Option that prints the version and exits; the version is looked up only when asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(f"finola {finola.__version__}")
+        print(f"finola {finola.__version__}", flush=True)
         parser.exit()
 
 
@@ -72,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, verb in found.items():
         one = verbs.add_parser(name, description=verb.help)
         verb.add_arguments(one)
-        one.set_defaults(run=verb.run)
+        one.set_defaults(run=verb.run, parser=one)
     return parser
 
 
@@ -86,35 +102,47 @@ def _verb(name: str, module: str) -> Verb:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code. Invalid input prints one line on standard error and returns 2."""
+    if sys.stderr is None:  # closed; `print` would write to standard output instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        say("finola: Standard output is closed. Redirect it to a file, or to /dev/null to discard it.")
+        return 2
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # print \u03bb on consoles that cannot encode λ
             stream.reconfigure(errors="backslashreplace")
+    args = argparse.Namespace(verb="")
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        args = build_parser().parse_args(arguments)
-    except UsageError as error:
-        print_line(str(error), sys.stderr)
-        return 2
-    try:
+        if "" in words:
+            raise UsageError("finola: An argument is empty. Remove it, or set the shell variable that it comes from.")
+        args, rest = build_parser().parse_known_args(words)
+        if rest:
+            args.parser.reject(rest)
         code: int = args.run(args) or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
-        _discard_output()
+        discard(sys.stdout)
         return 0
     except KeyboardInterrupt:
         print_error(args.verb, "interrupted.")
         return 130
+    except UsageError as error:
+        say(str(error))
+        return 2
     except Exception as error:  # any class, because libraries define their own; defects are re-raised
         if not is_bad_input(error):
             raise
-        print_error(args.verb, describe_error(error))
         try:
             sys.stdout.flush()
         except OSError:
-            _discard_output()
+            discard(sys.stdout)
+        print_error(args.verb, describe_error(error, _inputs(args)))
         return 2
 
 
-def _discard_output() -> None:
-    """Redirect standard output to the null device, so that flushing at exit does not raise again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _inputs(args: argparse.Namespace) -> str:
+    """First inputs of a command as they were given, to be named if an error does not."""
+    keys = ("photo", "first", "photos", "files", "file", "data", "images", "recipe", "model")
+    found = [value for key in keys if (value := getattr(args, key, None))]
+    return " ".join(found[0][:3]) if found and isinstance(found[0], list) else str(found[0]) if found else ""

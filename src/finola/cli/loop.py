@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class Failure(NamedTuple):
-    """Error message of a failed task; unlike some exceptions, it can be pickled."""
+    """Photo of a failed task, and the error message; unlike some exceptions, it can be pickled."""
 
-    message: str
+    photo: str
+    reason: str
 
 
 class Loop:
@@ -61,9 +62,9 @@ class Loop:
                     yield photo, image
 
         for group in equal_sized(progress(images(), len(photos), self.what), batch):
-            results = _attempt(run, torch.stack([image for _, image in group]))
+            results = _attempt(run, torch.stack([image for _, image in group]), name=group[0][0].name)
             if isinstance(results, Failure) and len(group) > 1:  # find out which photos are at fault
-                results = [_attempt(run, image[None]) for _, image in group]
+                results = [_attempt(run, image[None], name=photo.name) for photo, image in group]
                 results = [one if isinstance(one, Failure) else one[0] for one in results]
             for number, (photo, image) in enumerate(group):
                 result = results if isinstance(results, Failure) else results[number]
@@ -72,7 +73,7 @@ class Loop:
 
     def _failed(self, result: Any) -> bool:
         if isinstance(result, Failure):
-            self.code = report_failures(self.verb, [result.message])
+            self.code = report_failures(self.verb, [result.reason])
             return True
         return False
 
@@ -92,13 +93,15 @@ def report_unreadable(verb: str, *data: PhotoDataset) -> int:
     return report_failures(verb, itertools.chain.from_iterable(reasons))
 
 
-def _attempt(work: Callable[..., Any], *task: Any) -> Any:
+def _attempt(work: Callable[..., Any], *task: Any, name: str = "") -> Any:
+    """Call `work(*task)`, or return a `Failure` of the photo called `name`, by default the first item of the task."""
+    name = name or (task[0].name if isinstance(task[0], Photo) else "")
     try:
         return work(*task)
     except Exception as error:  # any class, because libraries define their own; defects are re-raised
         if not is_bad_input(error):
             raise
-        return Failure(describe_error(error))
+        return Failure(name, describe_error(error, name))
 
 
 def _each(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int) -> Iterator[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
 import re
 import sys
 import time
@@ -14,7 +16,7 @@ from typing import Any, Literal, TextIO
 
 from finola.errors import FinolaError, InputError, printable
 from finola.hub import local_folder
-from finola.locations import READ, SKIMAGE, locate
+from finola.locations import READ, SKIMAGE, locate, user_path
 
 WEIGHTS = ("config.json", "model.safetensors")
 """Files read when a model folder is loaded."""
@@ -47,29 +49,43 @@ def _is_out_of_memory(error: Exception) -> bool:
     return is_out_of_memory(error)
 
 
-def describe_error(error: Exception) -> str:
-    """Describe an exception in one line, with the file name if the operating system reports one."""
+def describe_error(error: Exception, inputs: str = "") -> str:
+    """Describe an exception in one line, with the file that it names, or else with the `inputs` of the work."""
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
-        file = error.filename2 or error.filename
+        file = error.filename2 or error.filename or (inputs if error.errno == errno.EIO else "")
         return f"{file}: {error.strerror}." if file else f"{error.strerror}."
     text = " ".join(str(error).split())
+    about = f" in {inputs}" if inputs else ""
     if isinstance(error, RecursionError):
-        return f"The input is nested too deeply ({text})."
+        return f"The input is nested too deeply{about} ({text})."
     if _is_out_of_memory(error):
-        return f"Out of memory{f' ({text})' if text else ''}: use a smaller input."
+        return f"Out of memory{about}{f' ({text})' if text else ''}: use a smaller input."
     if isinstance(error, RuntimeError) and MISMATCH in text:
         return f"The weights do not match the model in config.json: {str(error).splitlines()[1].strip()}"
-    return text or f"{type(error).__name__}."
+    return text or f"{type(error).__name__}{about}."
 
 
 def print_error(verb: str, text: str) -> None:
     """Print a one-line error message on standard error."""
-    print_line(f"finola {verb}: {text}", sys.stderr)
+    say(f"finola {verb}: {text}" if verb else f"finola: {text}")
 
 
-def print_line(text: str, file: TextIO | None = None) -> None:
-    """Print one line, by default on standard output. Names in it may have any characters, which are escaped."""
-    print(printable(text), file=file, flush=True)
+def say(text: str) -> None:
+    """Print one line on standard error. It is ignored that this fails, because the exit code still tells."""
+    try:
+        print(printable(text), file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Redirect a stream that is full or closed to the null device, so that flushing at exit does not raise again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def print_line(text: str) -> None:
+    """Print one line. Names in it may have any characters, which are escaped."""
+    print(printable(text), flush=True)
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +100,7 @@ def input_files(
     `photos` are files or skimage:NAME; `data` are data sets as `finola.data.open_data` takes them, None being
     FINOLA_DATA; `models` are folders or names. Raises MissingFileError if there is no such data.
     """
-    found = [Path(word).expanduser() for word in photos if word and not word.startswith(SKIMAGE)]
+    found = [user_path(word) for word in photos if word and not word.startswith(SKIMAGE)]
     found += [path for word in data if word != "smoke" for path in locate(word)]
     for word in filter(None, models):
         folder = local_folder(word)
@@ -94,7 +110,7 @@ def input_files(
 
 def output_folder(word: str) -> Path:
     """Return the output folder given by -o. Raises InputError if it is a file."""
-    folder = Path(word).expanduser()
+    folder = user_path(word)
     if folder.is_dir():
         return folder
     if folder.exists() or folder.suffix.lower() in (*READ, ".finola", ".json", ".csv"):
@@ -136,16 +152,19 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     def shown(cell: object) -> str:
         return "\n".join(printable(str(line)) for line in (cell if isinstance(cell, tuple) else (cell,)))
 
-    table = Table(title=Text(printable(title)), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_header=any(columns), pad_edge=False)
     lines = [[shown(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
         numbers = sum(NUMBER.match(line[number]) is not None for line in lines)
-        justify: Literal["right", "left"] = "right" if number and 2 * numbers >= len(lines) else "left"
+        justify: Literal["right", "left"] = "right" if number and column and 2 * numbers >= len(lines) else "left"
         table.add_column(Text(printable(column)), justify=justify, no_wrap=number == 0)
     for line in lines:
         table.add_row(*map(Text, line))
-    width = None if sys.stdout.isatty() else 110  # fixed width for files and pipes
-    Console(width=width).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 110)  # fixed width for files and pipes
+    with console.capture() as captured:  # because rich ends the process when a pipe is closed
+        console.print(Text(printable(title), style="bold"), soft_wrap=True)
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def progress(items: Iterable[Any], total: int, what: str, quiet: bool = False) -> Iterator[Any]:
@@ -174,7 +193,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         if bar is None and (now - last < PROGRESS_SECONDS or done >= total):
             return
         if not sys.stderr.isatty():
-            print_line(f"finola: {what}, {done} of {total} after {now - start:.0f} s", sys.stderr)
+            say(f"finola: {what}, {done} of {total} after {now - start:.0f} s")
             last = now
             return
         if bar is None:

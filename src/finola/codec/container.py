@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from finola.errors import CorruptFileError, InputError, MissingFileError
+from finola.errors import CorruptFileError, InputError
+from finola.files import read_file
+from finola.locations import user_path
 
 MAGIC = b"\x89FNL"
 VERSIONS = (1, 2)  # 2: elastic codecs
@@ -99,10 +101,7 @@ def read_container(file: str | Path | bytes | BinaryIO) -> Container:
     if isinstance(file, bytes):
         return unpack(file)
     if isinstance(file, str | Path):
-        path = Path(file).expanduser()
-        if not path.is_file():
-            raise MissingFileError(f"File {file} does not exist.")
-        return unpack(path.read_bytes(), str(file))
+        return unpack(read_file(user_path(file)), str(file))
     return unpack(file.read())
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from finola.baselines import Method
 from finola.config import DEFAULT_CODEC, PLAIN_CODEC, nearest
 from finola.errors import InputError, UnknownNameError
+from finola.locations import user_path
 
 if TYPE_CHECKING:
     import torch
@@ -170,6 +171,6 @@ def _folder_digest(folder: Path) -> str:
     import hashlib
 
     digest = hashlib.sha256()
-    for file in sorted(folder.expanduser().glob("*")):
+    for file in sorted(user_path(folder).glob("*")):
         digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
     return digest.hexdigest()[:12]

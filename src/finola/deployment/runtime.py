@@ -13,6 +13,7 @@ from torch import Tensor
 from finola.config import DEFAULT_LATENTS
 from finola.deployment.exporter import MANIFEST, SUFFIXES
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line, require, shorten
+from finola.locations import user_path
 from finola.tiling import BLOCK, Block, Size, blocks, grid_of, pad_to_multiple
 from finola.wave.codebook import REFERENCE_PIXELS, share_out
 
@@ -126,7 +127,7 @@ def load_exported(folder: str | Path, threads: int | None = None) -> ExportedMod
     `torch.export.load`.
     """
     require("onnx", "onnxruntime")
-    folder = Path(folder).expanduser()
+    folder = user_path(folder)
     manifest = read_manifest(folder)
     if manifest["format"] != "onnx":
         raise InputError(f"{folder} has files of torch.export; load those that you trust with torch.export.load.")

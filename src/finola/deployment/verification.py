@@ -15,6 +15,7 @@ from finola.deployment.exporter import SUFFIXES
 from finola.deployment.parts import Part, describe
 from finola.deployment.runtime import open_graph, read_manifest
 from finola.errors import InputError, require
+from finola.locations import user_path
 
 
 def verify(model: nn.Module, folder: str | Path, *, repeats: int = 3, trusted: bool = False) -> list[dict[str, Any]]:
@@ -24,7 +25,7 @@ def verify(model: nn.Module, folder: str | Path, *, repeats: int = 3, trusted: b
     PyTorch unpickles parts of files of `torch.export`, which can run any code. They are opened only with `trusted`: set
     it only for folders that you exported yourself.
     """
-    folder = Path(folder).expanduser()
+    folder = user_path(folder)
     manifest = read_manifest(folder)
     if manifest["format"] == "onnx":
         require("onnx", "onnxruntime")

@@ -42,7 +42,7 @@ from finola.config import DEFAULT_CODEC, PLAIN_CODEC, show_size
 from finola.errors import InputError, require
 from finola.files import output_path, output_paths
 from finola.hub import bundled_models, local_folder
-from finola.locations import SKIMAGE, WRITE
+from finola.locations import SKIMAGE, WRITE, user_path
 
 if TYPE_CHECKING:
     import torch
@@ -148,7 +148,7 @@ def targets(
     """
     if out is None:
         return [(photo, _default_target(photo, suffix)) for photo in photos]
-    place = Path(out).expanduser()
+    place = user_path(out)
     if not (place.is_dir() or out.endswith(("/", os.sep)) or place.suffix == ""):
         if len(photos) > 1:
             raise InputError(f"-o {out} is one file, but there are {len(photos)} inputs. Give a folder.")
@@ -165,7 +165,7 @@ def _default_target(photo: Photo, suffix: str) -> Path:
     """
     if photo.data is not None or photo.name.startswith(SKIMAGE):
         return Path(photo.stem + suffix)
-    path = Path(photo.name).expanduser()
+    path = user_path(photo.name)
     target = path.with_suffix(suffix)
     alternative = path.with_name(path.name + suffix)
     return alternative if suffix != ".finola" and os.path.lexists(target) else target
@@ -215,7 +215,7 @@ def decompress(args: argparse.Namespace) -> int:
 
     loop = Loop(args, "decompressing")
     device = device_of(args)
-    tasks = [(file.name, str(target), args.model, device) for (file, _), target in zip(pairs, written, strict=True)]
+    tasks = [(file, str(target), args.model, device) for (file, _), target in zip(pairs, written, strict=True)]
     rows = list(loop.each(decompress_one, tasks, args.workers))
     if args.json:
         print_json(rows)
@@ -225,7 +225,7 @@ def decompress(args: argparse.Namespace) -> int:
     return loop.code
 
 
-def decompress_one(source: str, target: str, model: str | None, device: str | torch.device = "cpu") -> dict[str, Any]:
+def decompress_one(source: Photo, target: str, model: str | None, device: str | torch.device = "cpu") -> dict[str, Any]:
     """Decode one file, write the photo, and return its size and the decoding time."""
     import time
 
@@ -233,11 +233,11 @@ def decompress_one(source: str, target: str, model: str | None, device: str | to
     from finola.codec.container import read_container
 
     start = time.perf_counter()
-    container = read_container(source)
+    container = read_container(source.name)
     image = decode(container, model, device=device)
     seconds = time.perf_counter() - start
     write_photo(image, container, Path(target))
-    row = {"file": source, "photo": target, "width": container.width, "height": container.height}
+    row = {"file": source.name, "photo": target, "width": container.width, "height": container.height}
     return row | {"seconds": round(seconds, 4)}
 
 

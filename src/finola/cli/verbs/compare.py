@@ -21,7 +21,7 @@ from finola.cli.loop import report_failures
 from finola.cli.output import add_force, input_files, print_json, print_line, print_table, progress_bar
 from finola.errors import InputError
 from finola.files import cache_folder, output_paths, plot_path, write_text
-from finola.locations import WRITE
+from finola.locations import WRITE, user_path
 
 HELP = "compare models with DCT, wavelets, KLT and image codecs on photos"
 LATENTS = (1024, 2048, 4096, 8192)
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
     photos = Photos(tuple(find_photos(args.data, args.limit, args.split)), args.crop)
     device = device_of(args)
-    cache = Path(args.cache).expanduser() if args.cache else cache_folder("compare")
+    cache = user_path(args.cache) if args.cache else cache_folder("compare")
     cache.mkdir(parents=True, exist_ok=True)
     words, left_out = choose(args)
     if not words:
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     result["command"] = f"finola {shlex.join(sys.argv[1:])}"
     result["left_out"] = left_out
     if args.out:
-        write_text(Path(args.out).expanduser(), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        write_text(user_path(args.out), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     if args.plot:
         from finola.plotting.rate_distortion import plot_rate_distortion
 

@@ -75,12 +75,12 @@ def header(path: str) -> dict[str, object]:
 def run(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json, print_table
 
-    fields = header(args.file) if args.file else installation()
+    fields = installation() if args.file is None else header(args.file)
     if args.json:
         print_json(fields)
     else:
         print_table(
-            args.file or "installation",
+            "installation" if args.file is None else args.file,
             ["", ""],
             [(key.replace("_", " "), "–" if value is None else value) for key, value in fields.items()],
         )

@@ -50,7 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     def add(name: str, act: Act, words: str, *, statistics: bool = True, picture: bool = True) -> ArgumentParser:
         one: ArgumentParser = acts.add_parser(name, help=words, description=words)
-        one.set_defaults(act=act)
+        one.set_defaults(act=act, parser=one)
         add_model(one, DEFAULT_WHOLE)
         one.add_argument("--json", action="store_true", help="print JSON")
         if statistics:

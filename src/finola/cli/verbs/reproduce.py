@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import positive
-from finola.cli.output import print_json, print_line, print_table
+from finola.cli.output import print_json, print_line, print_table, say
 from finola.errors import InputError
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
     from finola.reproduce.runner import reproduce
 
     def report(line: str) -> None:
-        print_line(f"finola reproduce: {line}", sys.stderr)
+        say(f"finola reproduce: {line}")
 
     workers = args.jobs or (2 if args.scale == "cpu" else 1)
     places = (args.runs, args.results)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from finola.cli.output import add_force
 from finola.errors import InputError
+from finola.locations import user_path
 
 if TYPE_CHECKING:
     from finola.training.config import Recipe
@@ -92,15 +93,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_export(args: argparse.Namespace, recipe: Recipe, out: str) -> None:
     """Check before training that the model can be written. A resumed run replaces the model in its run directory."""
-    from pathlib import Path
 
     from finola.cli.output import WEIGHTS, input_files
     from finola.files import output_paths
     from finola.training.loading import RECIPE
     from finola.training.processes import is_first_process
 
-    run, own = Path(out).expanduser(), args.export is None
-    folder = run / "model" if own else Path(args.export).expanduser()
+    run, own = user_path(out), args.export is None
+    folder = run / "model" if own else user_path(args.export)
     if not is_first_process() or (own and (args.resume or (run / RECIPE).exists() or not folder.exists())):
         return
     data = [path for path in (recipe.data.path, recipe.data.val_path) if path is not None]
@@ -109,17 +109,16 @@ def _check_export(args: argparse.Namespace, recipe: Recipe, out: str) -> None:
 
 
 def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:
-    import sys
     from dataclasses import asdict
 
-    from finola.cli.output import print_json, print_line
+    from finola.cli.output import print_json, print_line, say
     from finola.training.processes import is_first_process
 
     if not is_first_process():  # only rank 0 reports; launchers treat other exit codes as a crash
         return 0
     if as_json:
         print_json(asdict(outcome))
-    print_line(f"finola train: {outcome.message}.", sys.stderr)
+    say(f"finola train: {outcome.message}.")
     if not as_json and outcome.status == "finished":
         best = _best(outcome.best)
         psnr = getattr(recipe, "paper_psnr", None)

@@ -15,6 +15,7 @@ from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.evaluation.latent.operations import encode, without_slack
 from finola.files import check_folder, digest_of_weights, write_tensors
 from finola.hub import resolve
+from finola.locations import user_path
 from finola.tiling import cut
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Statistics:
         """Load statistics written by `save`; raise InputError if they belong to a model of another name or weights."""
         from safetensors import SafetensorError, safe_open
 
-        path = Path(path).expanduser()
+        path = user_path(path)
         if not path.is_file():
             raise MissingFileError(f"There are no statistics at {path}. Compute them with finola latent fit.")
         try:
