@@ -2,6 +2,7 @@
 
 import io
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from finola.image_io import (
     shown_size,
     side_by_side,
     to_rgb,
+    to_srgb,
     to_uint8,
 )
 from finola.locations import skimage_photos
@@ -135,6 +137,17 @@ def test_an_embedded_colour_profile_is_applied() -> None:
     stored = as_tensor(np.asarray(Image.open(skimage_photos()["color"])))
     assert lcd.shape == stored.shape and not torch.equal(lcd, stored)
     assert read_photo(encoded(Image.fromarray(array), "PNG", icc_profile=b"no profile")).shape == (3, 20, 30)
+
+
+def test_large_colour_profiles_are_not_kept() -> None:
+    one = to_uint8(as_tensor(colours(1, 1)))
+    tracemalloc.start()
+    try:
+        for number in range(24):
+            to_srgb(one, bytes([number]) * 2**20)
+        assert tracemalloc.get_traced_memory()[0] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

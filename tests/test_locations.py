@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finola.codec.container import read_container
+from finola.data.checks import read_json
+from finola.data.discovery import find_source
+from finola.data.remote import open_binary
 from finola.errors import EXTRAS, InputError, MissingFileError, UnknownNameError, require
+from finola.image_io import read_photo
 from finola.locations import evenly_spaced, locate, photos_below, skimage_photos
+from finola.serialization import read_shapes
 
 
 def put(folder: Path, *names: str) -> None:
@@ -27,6 +34,40 @@ def test_photos_below_a_folder_are_sorted_and_other_files_skipped(tmp_path: Path
     if os.name != "nt":  # on Windows a link needs the rights of an administrator
         (tmp_path / "a" / "loop").symlink_to(tmp_path)
     assert photos_below(tmp_path) == ["a/z.PNG", "b.jpg", "c/phone.heic"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other special files")
+def test_special_files_are_neither_listed_nor_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    put(tmp_path, "a.png", "inner/b.png")
+    Path("link.png").symlink_to("a.png")
+    Path("broken.png").symlink_to("missing.png")
+    os.mkfifo("fifo.png")
+    Path("device.png").symlink_to(os.devnull)
+    Path("inner", "fifo.png").symlink_to(tmp_path / "fifo.png")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.png")
+        assert photos_below(tmp_path) == ["a.png", "broken.png", "inner/b.png", "link.png"]
+        for name in ("fifo.png", "device.png", "socket.png", "inner/fifo.png"):
+            for read in (read_photo, read_container, read_json, open_binary, read_shapes, locate_data):
+                with pytest.raises(InputError, match=name):
+                    read(Path(name))
+    assert len(find_source(tmp_path)) == len(find_source(f"file://{tmp_path}")) == 4
+
+
+def locate_data(path: Path) -> None:
+    find_source(str(path))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other special files")
+@pytest.mark.parametrize("suffix", [".parquet", ".tar"])
+def test_special_files_are_no_tables(suffix: str, tmp_path: Path) -> None:
+    put(tmp_path, "a.png")
+    os.mkfifo(tmp_path / f"fifo{suffix}")
+    (tmp_path / f"device{suffix}").symlink_to(os.devnull)
+    assert len(find_source(tmp_path)) == 1
+    with pytest.raises(InputError, match="device"):
+        find_source(f"{tmp_path}/device*")
 
 
 def test_paths_take_precedence_over_patterns_and_names_in_finola_data(

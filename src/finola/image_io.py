@@ -1,9 +1,9 @@
 """Read image files as RGB tensors, with orientation and colour profile applied, and write tensors as image files."""
 
+import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from finola.errors import CorruptFileError, InputError, first_line
 from finola.files import check_folder, read_file, replacing
+from finola.image_checks import check_cost
 from finola.locations import SKIMAGE, WRITE, skimage_photo, user_path
 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "HEIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
@@ -23,6 +24,8 @@ MAX_FLOAT_PIXELS = 2**26
 """Largest image that `read_photo` decodes to float32, which takes 12 bytes per pixel."""
 
 _ORIENTATION = 0x0112
+_MAX_TRANSFORMS = 4
+_transforms: dict[tuple[bytes, str], ImageCms.ImageCmsTransform | None] = {}
 _TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -74,10 +77,15 @@ def open_photo(source: str | Path | bytes | Image.Image, name: str | None = None
 
 
 def decode_header(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
-    """Open image bytes with the given Pillow decoders only; decoders that are not installed are skipped."""
+    """Open image bytes with the given Pillow decoders only; decoders that are not installed are skipped.
+
+    Raises InputError if decoding would cost far more than the pixels of the image.
+    """
     if any(name not in Image.OPEN for name in formats):
         Image.init()
-    return Image.open(io.BytesIO(data), formats=[name for name in formats if name in Image.OPEN])
+    photo = Image.open(io.BytesIO(data), formats=[name for name in formats if name in Image.OPEN])
+    check_cost(photo, data)
+    return photo
 
 
 class Regions:
@@ -274,9 +282,20 @@ def _from_16_bits(photo: Image.Image) -> Image.Image:
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
-@lru_cache(maxsize=32)
 def _profile_to_srgb(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """Transform from an embedded colour profile to sRGB; None if the profile is sRGB or unusable."""
+    """Transform from an embedded colour profile to sRGB; None if the profile is sRGB or unusable.
+
+    The last few are cached by the hash of the profile, which may have megabytes.
+    """
+    key = hashlib.sha256(profile).digest(), mode
+    if key in _transforms:
+        return _transforms[key]
+    if len(_transforms) >= _MAX_TRANSFORMS:
+        _transforms.clear()
+    return _transforms.setdefault(key, _build_transform(profile, mode))
+
+
+def _build_transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         if "srgb" in ImageCms.getProfileDescription(source).lower():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,21 +55,45 @@ def is_photo(name: str) -> bool:
 def photos_below(folder: Path) -> list[str]:
     """Image files (suffixes `READ`) below a folder: sorted paths relative to it, with forward slashes.
 
-    Names that start with a dot are skipped, and each linked folder is visited once. Strings instead of paths, which is
-    faster for millions of files.
+    Names that start with a dot, FIFOs, sockets and devices are skipped, and each linked folder is visited once. Strings
+    instead of paths, which is faster for millions of files.
     """
     found: list[str] = []
     seen: set[str] = set()
-    for place, subfolders, names in os.walk(folder, followlinks=True):
+    pending = [""]
+    while pending:
+        within = pending.pop()
+        place = os.path.join(folder, within)
         real = os.path.realpath(place)
-        if real in seen:
-            subfolders.clear()
+        if real in seen or not os.access(place, os.R_OK | os.X_OK):
             continue
         seen.add(real)
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        within = Path(place).relative_to(folder).as_posix()
-        found += [name if within == "." else f"{within}/{name}" for name in names if is_photo(name)]
+        inner = []
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    inner.append(f"{within}{entry.name}/")
+                elif is_photo(entry.name) and (entry.is_file(follow_symlinks=False) or not is_special(entry)):
+                    found.append(within + entry.name)
+        pending += sorted(inner, reverse=True)
     return sorted(found)
+
+
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a FIFO, socket or device, also through links: opening it may wait, and reading it never end."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # missing, or a broken link, which opening it reports
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def check_regular(path: Path) -> None:
+    """Raise InputError if a path to read is special; see `is_special`."""
+    if is_special(path):
+        raise InputError(f"{path} is not a regular file: name a file to read.")
 
 
 def skimage_photos() -> dict[str, Path]:

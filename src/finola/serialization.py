@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
 from finola.files import share
 from finola.hub import CONFIG, WEIGHTS, check_fields, check_type, read_config, resolve
+from finola.locations import check_regular
 
 SHOWN = 3  # keys listed in an error message
 ROOM = 2**24  # elements that a model may allocate in addition, for buffers that are not stored
@@ -141,6 +142,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Read the shapes of all tensors of a safetensors file from its header."""
     from safetensors import SafetensorError, safe_open
 
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {  # arguments, and what is written
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models, and intact photos in two classes, as compressed files and with objects."""
+    """Models, intact photos in two classes, as compressed files and with objects, and devices that no command opens."""
     folder = tmp_path_factory.mktemp("damaged")
     generator = torch.Generator().manual_seed(0)
     (folder / "files").mkdir()
@@ -59,6 +60,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_photo(torch.rand(3, 64, 64, generator=generator), path)
     photo = folder / "photos" / "cat" / "whole.png"
     (folder / "files" / "whole.finola").write_bytes(compress(str(photo), model="waves512").data)
+    if os.name != "nt":
+        for link in ("photos/cat/device.png", "photos/device.jpg", "photos/device.tar", "files/device.finola"):
+            (folder / link).symlink_to(os.devnull)
     write_coco(folder / "coco", {"val2017": [[rectangle(8, 8, 16, 16)] for _ in range(3)]}, (64, 64))
     Classifier("test_resnet", "lin", ["cat", "dog"], 32).save_pretrained(folder / "classifier")
     Detector("test_resnet", "mf-dec-211", classes=["box"], size=(64, 64)).save_pretrained(folder / "detector")

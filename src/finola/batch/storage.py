@@ -10,7 +10,7 @@ from typing import IO, Any
 from finola.data.remote import file_system_errors, is_url, without_credentials
 from finola.errors import InputError, first_line, require
 from finola.files import replacing
-from finola.locations import user_path
+from finola.locations import check_regular, user_path
 
 PART = ".part"
 """Suffix of temporary files; those of killed processes are removed by the next run."""
@@ -94,6 +94,7 @@ class Folder:
 
     def open(self, name: str) -> IO[bytes]:
         if self.is_local:
+            check_regular(self.path / name)
             return (self.path / name).open("rb")
         with file_system_errors(f"{self.where}/{name}"):
             stream: IO[bytes] = self._system.open(self._at(name), "rb")

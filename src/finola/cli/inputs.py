@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finola.config import DEFAULT_LATENTS, ModelConfig, show_size
 from finola.errors import InputError, MissingFileError
-from finola.locations import SKIMAGE, evenly_spaced, is_photo, locate, photos_below
+from finola.locations import SKIMAGE, evenly_spaced, is_photo, is_special, locate, photos_below
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ def find_files(words: Sequence[str], suffix: str, limit: int | None = None) -> l
     for word in words:
         for path in locate(word):
             files = sorted(path.rglob(f"*{suffix}")) if path.is_dir() else [path]
-            found += [Photo(str(file)) for file in files]
+            found += [Photo(str(file)) for file in files if file == path or not is_special(file)]
     if not found:
         raise MissingFileError(f"There is no {suffix} file in {', '.join(words)}.")
     return [found[index] for index in evenly_spaced(len(found), limit)]

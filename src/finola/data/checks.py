@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from finola.errors import CorruptFileError, first_line, shorten
+from finola.files import read_file
 
 MAX_JSON_BYTES = 2**31
 """Maximum size of a JSON file: the annotations of COCO have 0.45 GB, those of LVIS 1.1 GB."""
@@ -19,7 +20,7 @@ def read_json(path: Path) -> Any:
         raise CorruptFileError(
             f"{path} has {size} bytes; JSON files may have at most {MAX_JSON_BYTES}: split the file."
         )
-    return parse_json(path.read_bytes(), str(path))
+    return parse_json(read_file(path), str(path))
 
 
 def parse_json(data: bytes, name: str) -> Any:

@@ -14,7 +14,7 @@ from finola.data.smoke import SmokeSource
 from finola.data.sources import Source, check_split, choose_parts, part_of, split_by_name
 from finola.data.transforms import Transform
 from finola.errors import InputError, MissingFileError
-from finola.locations import is_photo, locate, subfolders
+from finola.locations import check_regular, is_photo, is_special, locate, subfolders
 
 MAX_DEPTH = 32
 """Maximum depth of nested folders that are searched for data."""
@@ -81,6 +81,8 @@ def _open_url(url: str, split: str) -> Source:
 def open_source(paths: list[Path], split: str) -> Source:
     """Open a folder, or files of one kind, as a source."""
     root = paths[0]
+    for path in paths:
+        check_regular(path)
     if len(paths) > 1 and any(path.is_dir() for path in paths):
         raise InputError(
             f"A pattern must match files only, but {paths[0]} or {paths[1]} is a folder; give a single folder."
@@ -155,7 +157,11 @@ def _packs(root: Path) -> list[str]:
 def _tables(root: Path, suffix: str) -> list[Path]:
     """Files in the folder itself, otherwise in subfolders named `data` or after splits."""
     inner = [folder for folder in subfolders(root) if folder.name == "data" or part_of(folder.name)]
-    return sorted(root.glob(f"*{suffix}")) or sorted(file for folder in inner for file in folder.glob(f"*{suffix}"))
+    for folders in ([root], inner):
+        found = [file for folder in folders for file in folder.glob(f"*{suffix}") if not is_special(file)]
+        if found:
+            return sorted(found)
+    return []
 
 
 def _part_of(file: Path, root: Path) -> str | None:

@@ -14,6 +14,7 @@ from finola.data.remote import File, RemoteFile, open_binary, size_of, without_c
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, require, shorten
 from finola.image_io import open_photo
+from finola.locations import check_regular
 
 IN_MEMORY = 2**30
 """Total size in bytes up to which all rows are cached in memory; larger data is read by row groups (`blocks`)."""
@@ -118,6 +119,7 @@ def _opened(file: File) -> Iterator[Any]:
         with open_binary(file) as stream, parquet.ParquetFile(stream) as table:
             yield table
     else:
+        check_regular(file)
         with parquet.ParquetFile(str(file)) as table:
             yield table
 

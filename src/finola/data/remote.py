@@ -14,7 +14,7 @@ from PIL import Image
 from finola.data.sources import Source, split_by_name
 from finola.errors import FinolaError, InputError, MissingFileError, first_line, require
 from finola.image_io import open_photo
-from finola.locations import expand_braces, is_photo
+from finola.locations import check_regular, expand_braces, is_photo, is_special
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
 
@@ -89,7 +89,10 @@ def size_of(file: File) -> int:
 
 def open_binary(file: File) -> IO[bytes]:
     """Open a file for reading."""
-    return file.open() if isinstance(file, RemoteFile) else file.open("rb")
+    if isinstance(file, RemoteFile):
+        return file.open()
+    check_regular(file)
+    return file.open("rb")
 
 
 class RemoteFolderSource(Source):
@@ -150,10 +153,15 @@ def find_remote(url: str) -> tuple[list[RemoteFile], str]:
 
 
 def _entries(system: Any, path: str) -> dict[str, int]:
-    """Sizes by path of a file, of all files below a folder, or of those that match a pattern."""
+    """Sizes by path of a file, of all regular files below a folder, or of those that match a pattern."""
     details: dict[str, dict[str, Any]]
     details = system.glob(path, detail=True) if _is_pattern(path) else system.find(path, detail=True)
-    return {name: int(info.get("size") or 0) for name, info in details.items() if info.get("type") != "directory"}
+    local = "file" in system.protocol
+    return {
+        name: int(info.get("size") or 0)
+        for name, info in details.items()
+        if info.get("type") != "directory" and not (local and is_special(name))
+    }
 
 
 def _is_pattern(path: str) -> bool:
