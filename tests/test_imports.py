@@ -14,7 +14,7 @@ import finola
 ROOT = Path(finola.__file__).parent
 LAYERS = (
     {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
-    | {"image_io", "image_checks", "checks", "paper", "pixel_net", "layers", "serialization", "hub"},
+    | {"image_io", "image_checks", "checks", "paper", "pixel_net", "layers", "serialization", "hub", "workers"},
     {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
     | {"model_zoo", "model_counts"},
     {"codec", "data", "deployment"},

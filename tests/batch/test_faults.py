@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import tarfile
 import weakref
 from pathlib import Path
@@ -17,7 +15,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from finola.batch import compress_dataset, compression, embed, read_embeddings
 from finola.batch import embedding as embedding_module
 from finola.batch.jobs import Failure, Job, Shard
-from finola.batch.local_engine import _end
 from finola.batch.ray_engine import actors
 from finola.batch.storage import Folder
 from finola.cli import main
@@ -257,18 +254,6 @@ def test_file_urls_are_local_outputs(data: Path, tmp_path: Path) -> None:
     assert Folder(f"file://{out}").is_local and Folder(f"file://{out}").path == out
     embed(data, f"file://{out}", MODEL)
     assert embed(data, out, MODEL).skipped == 1
-
-
-def test_a_worker_that_ends_ignores_further_signals() -> None:
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        with pytest.raises(SystemExit):
-            os.kill(os.getpid(), signal.SIGTERM)
-            signal.pause()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def test_actors_of_ray_have_a_gpu_each_if_the_cluster_has_any() -> None:

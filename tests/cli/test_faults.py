@@ -7,10 +7,7 @@ import errno
 import io
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -309,49 +306,3 @@ def test_unencodable_characters_are_escaped(encoding, inputs, monkeypatch):
     print_json({"λ": "é😀\udcff"})
     stream.flush()
     assert json.loads(stream.buffer.getvalue()) == {"λ": "é😀\udcff"}
-
-
-STUCK = """
-import signal, sys
-from pathlib import Path
-from finola.cli.verbs import codec
-from finola.files import replacing
-
-def stuck(photo, target, options):
-    with replacing(Path(target)) as beside:
-        beside.write_bytes(b"half a file")
-        while True:
-            signal.pause()
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start background jobs with SIGINT ignored
-    codec.compress_one = stuck
-    from finola.cli import main
-    sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_interruption_terminates_workers_and_leaves_no_file(tmp_path):
-    (tmp_path / "stuck.py").write_text(STUCK)
-    for number in range(4):
-        save_photo(torch.rand(3, 8, 8), tmp_path / f"{number}.png")
-    out = tmp_path / "out"
-    command = [sys.executable, "stuck.py", "compress", ".", "-o", "out", "--workers", "2", "--model", "waves512"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        deadline = time.monotonic() + 240
-        while len(half := list(out.glob(".*.part"))) < 2:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
-        _, error = process.communicate(timeout=120)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)  # the workers, too
-        raise
-    assert process.returncode == 130 and error.startswith("finola compress: ") and error.count("\n") == 1
-    assert list(out.iterdir()) == []
-    for path in half:
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(path.name.split(".")[-2]), 0)

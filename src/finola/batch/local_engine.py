@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,8 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from finola.batch.jobs import ATTEMPTS, Done, Engine, Failure, Job, Shard, Task
-
-STOP_SECONDS = 10.0
+from finola.workers import interrupts_blocked, start_worker, stop_workers
 
 
 def run_locally(job: Job, shards: list[Shard], workers: int) -> Engine:
@@ -42,7 +40,8 @@ class _Worker:
         self.shard: Shard | None = None
         self.connection, other = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(other, job, threads), daemon=True)
-        self.process.start()
+        with interrupts_blocked():
+            self.process.start()
         other.close()
 
     def give(self, shard: Shard, task: Task | None) -> None:
@@ -116,16 +115,10 @@ class _Supervisor:
         return f"{what}; the shard is done again{less} (attempt {attempt} of {ATTEMPTS})."
 
     def stop(self) -> None:
-        """End all workers: idle ones by closing their pipes, the others by SIGTERM, then SIGKILL."""
+        """End all workers."""
         for worker in self.workers:
             worker.connection.close()
-            if worker.shard is not None:
-                worker.process.terminate()
-        for worker in self.workers:
-            worker.process.join(STOP_SECONDS)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+        stop_workers(worker.process for worker in self.workers)
 
 
 def _describe(code: int | None) -> str:
@@ -135,22 +128,9 @@ def _describe(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def _end(*_: object) -> None:
-    """End a worker by an exception, so that temporary files are removed.
-
-    A signal to the process group is followed by that of the main process, which must not interrupt the end.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(1)
-
-
 def _work(connection: Connection[Any, Any], job: Job, threads: int) -> None:
-    """Main function of a worker: do shards until the pipe is closed, also by the death of the main process."""
-    import torch
-
-    torch.set_num_threads(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and ends its workers
-    signal.signal(signal.SIGTERM, _end)
+    """Main function of a worker: do shards until the pipe is closed."""
+    start_worker(threads)
     while True:
         try:
             shard, task = connection.recv()

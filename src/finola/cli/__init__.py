@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import os
@@ -15,6 +16,7 @@ from finola.cli.output import describe_error, discard, is_bad_input, print_error
 from finola.cli.verbs import Verb
 from finola.config import nearest
 from finola.errors import InputError
+from finola.workers import Terminated, terminating
 
 GROUPS = {
     "photos": {
@@ -118,15 +120,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args, rest = build_parser().parse_known_args(words)
         if rest:
             args.parser.reject(rest)
-        code: int = args.run(args) or 0
+        # A run of training writes a checkpoint on SIGTERM and handles it itself.
+        with contextlib.nullcontext() if args.verb == "train" else terminating():
+            code: int = args.run(args) or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
         discard(sys.stdout)
         return 0
-    except KeyboardInterrupt:
-        print_error(args.verb, "interrupted.")
-        return 130
+    except KeyboardInterrupt as error:
+        print_error(args.verb, str(error) or "interrupted.")
+        return 143 if isinstance(error, Terminated) else 130
     except UsageError as error:
         say(str(error))
         return 2

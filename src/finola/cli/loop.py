@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
-import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finola.cli.inputs import Photo
 from finola.cli.output import describe_error, is_bad_input, print_error, progress
-from finola.errors import FinolaError
+from finola.workers import worker_pool
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,58 +100,12 @@ def _attempt(work: Callable[..., Any], *task: Any, name: str = "") -> Any:
 
 
 def _each(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int) -> Iterator[Any]:
-    """Yield results in order. On interruption, worker processes are terminated and remove their temporary files."""
+    """Yield results in order."""
     if workers <= 1 or len(tasks) <= 1:
         for task in tasks:
             yield _attempt(work, *task)
         return
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import active_children, get_context
-
-    others = active_children()
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), _start_worker)
-    try:
-        with _interrupts_blocked():  # inherited by the workers: only this process handles Ctrl-C
-            futures = [pool.submit(partial(_attempt_in_worker, work), *task) for task in tasks]
+    with worker_pool(min(workers, len(tasks))) as submit:
+        futures = [submit(_attempt, work, *task) for task in tasks]
         for future in futures:
             yield future.result()
-    except BrokenProcessPool as error:
-        raise FinolaError(
-            "A worker process was killed, probably because memory ran out. Use fewer --workers."
-        ) from error
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in active_children():
-            if process not in others:
-                process.terminate()
-        raise
-    finally:
-        pool.shutdown()
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Defer SIGINT until the end of the block; processes started inside never receive it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start_worker() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exception, so that temporary files are removed
-
-
-def _attempt_in_worker(work: Callable[..., Any], *task: Any) -> Any:
-    try:
-        return _attempt(work, *task)
-    except SystemExit:  # the pool would treat it as a result and continue with the next task
-        os._exit(1)

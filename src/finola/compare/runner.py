@@ -6,9 +6,8 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +22,7 @@ from finola.data.sources import Source
 from finola.errors import InputError, first_line
 from finola.image_io import content
 from finola.metrics import quality_metrics
+from finola.workers import worker_pool
 
 Row = dict[str, Any]
 BATCH = 4  # reconstructions whose metrics are computed in one call
@@ -180,33 +180,28 @@ def _by_processes(work: Work, tasks: dict[int, list[str]], count: int) -> Iterat
     """Measure photos in parallel, each in a process with one thread: the classical baselines do not use more."""
     count = min(count, len(tasks))
     if count == 1:
-        _prepare(work, threads=None)
+        _prepare(work)
         for index, words in tasks.items():
             yield index, _measure_photo(index, words)
         return
     if not tasks:
         return
-    with ProcessPoolExecutor(count, get_context("spawn"), _prepare, (work, 1)) as pool:
-        try:
-            pending: dict[Future[list[Row] | str], int] = {}
-            rest = iter(tasks.items())
-            while True:
-                while len(pending) < 2 * count and (task := next(rest, None)):
-                    pending[pool.submit(_measure_photo, *task)] = task[0]
-                if not pending:
-                    return
-                for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                    yield pending.pop(future), future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with worker_pool(count, _prepare, work) as submit:
+        pending: dict[Future[list[Row] | str], int] = {}
+        rest = iter(tasks.items())
+        while True:
+            while len(pending) < 2 * count and (task := next(rest, None)):
+                pending[submit(_measure_photo, *task)] = task[0]
+            if not pending:
+                return
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                yield pending.pop(future), future.result()
 
 
 _state: dict[str, Any] = {}  # of this worker process
 
 
-def _prepare(work: Work, threads: int | None) -> None:
-    if threads:
-        torch.set_num_threads(threads)
+def _prepare(work: Work) -> None:
     _state.clear()
     _state.update(work=work, dataset=work.photos.open(), methods={})
 

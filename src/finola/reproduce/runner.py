@@ -7,10 +7,8 @@ import hashlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -165,7 +163,7 @@ def _run_all(
     jobs: Sequence[Job], workers: int, launch: Callable[[Job, int | None], None], threads: int | None
 ) -> Generator[Job, None, None]:
     """Run jobs side by side and yield each when it ends. An error, or a signal to this process, stops the others."""
-    with _terminating(), ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(launch, job, threads): job for job in jobs}
         try:
             for future in as_completed(futures):
@@ -182,28 +180,26 @@ def _run_all(
 _RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
-@contextlib.contextmanager
-def _terminating() -> Iterator[None]:
-    """Exit on SIGTERM by an exception, so that the processes of runs are terminated as well."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def run_job(job: Job, threads: int | None = None) -> None:
-    """Run the command of a job in a process of its own, with its messages in a log file beside the run directory."""
-    command = [sys.executable, "-m", "finola.cli", *job.command[1:], "--json"]
+    """Run the command of a job in a process of its own, with its messages in a log file beside the run directory.
+
+    When this process ends, also if it is killed, the run writes a checkpoint and ends.
+    """
+    command = [sys.executable, "-m", "finola.cli.supervised", *job.command[1:], "--json"]
     limits = {} if threads is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     log = job.folder.with_suffix(".log")
-    with _locked(job.folder) as inherited, log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | limits, pass_fds=inherited
-        )
+    with (
+        _locked(job.folder) as inherited,
+        log.open("wb") as output,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | limits,
+            pass_fds=inherited,
+        ) as process,
+    ):
         _RUNNING.add(process)
         try:
             code = process.wait()
@@ -221,7 +217,7 @@ def run_job(job: Job, threads: int | None = None) -> None:
 def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
     """Lock a run directory. Yields the file descriptors that a child process must inherit to hold the lock as well.
 
-    If this process is killed, its child holds the lock until the run ends, and a second process cannot start it.
+    If this process is killed, its child holds the lock until it has ended, and a second process cannot start the run.
     """
     try:
         import fcntl

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import add_data, add_model, integer, positive
@@ -17,10 +15,6 @@ if TYPE_CHECKING:
 
 HELP = "embed a data set: q of every photo, and features of the encoder, as Parquet files"
 SHOWN = 5  # unreadable photos that are printed
-
-
-class Stopped(KeyboardInterrupt):
-    """SIGTERM was received."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,32 +64,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_batch(args: argparse.Namespace, function: Callable[..., Summary], options: dict[str, Any], what: str) -> int:
-    """Call a function of `finola.batch`, with progress, and print its summary. The exit code of SIGTERM is 143."""
+    """Call a function of `finola.batch`, with progress, and print its summary."""
     options |= {"workers": args.workers, "force": args.force}
     options |= {name: value for name in ("shard_size", "engine") if (value := getattr(args, name)) is not None}
     try:
-        with _stopping(), progress_bar(what) as report:
+        with progress_bar(what) as report:
             found = function(
                 args.data, args.out, progress=report, say=lambda text: print_error(args.verb, text), **options
             )
     except KeyboardInterrupt as error:
-        print_error(args.verb, "stopped; finished shards are kept, and the same command continues the run.")
-        return 143 if isinstance(error, Stopped) else 130
+        text = "interrupted; finished shards are kept, and the same command continues the run."
+        raise type(error)(text) from None
     return _report(args, found)
-
-
-@contextmanager
-def _stopping() -> Iterator[None]:
-    """Raise `Stopped` on SIGTERM, so that workers are ended and temporary files are removed."""
-
-    def stop(*_: object) -> None:
-        raise Stopped
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _report(args: argparse.Namespace, found: Summary) -> int:

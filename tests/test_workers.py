@@ -1,0 +1,118 @@
+"""Commands that are ended leave no process, and no file that is half written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from finola.image_io import save_photo
+from finola.reproduce.definitions import Row
+from finola.reproduce.runner import plan
+
+COMMANDS = {
+    "compress": ["compress", "data", "-o", "out", "--workers", "2", "-m", "waves512"],
+    "compare": ["compare", "data", "--methods", "dct:1", "--split", "all", "--workers", "2", "--cache", "cache"],
+    "embed": ["embed", "data", "-o", "out", "--workers", "2", "--shard-size", "1", "-m", "waves/64x1@8:32"],
+}
+STUCK = """
+import ctypes, os, signal, sys
+from pathlib import Path
+from finola.batch.embedding import EmbedTask
+from finola.cli.verbs import codec
+from finola.compare import runner
+from finola.files import replacing
+
+def stuck(*_):
+    with replacing(Path("out", f"{os.getpid()}.finola")) as beside:
+        beside.write_bytes(b"half a file")
+        os.write(1, b"stuck\\n")
+        while True:  # without returning to Python, unless a signal arrives
+            ctypes.PyDLL(None).pause() if sys.platform == "linux" else signal.pause()
+
+codec.compress_one = runner._measure_photo = EmbedTask.make = stuck  # in the workers, too, which import this file
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start background jobs with SIGINT ignored
+    from finola.cli import main
+    sys.exit(main(sys.argv[1:]))
+"""
+REPRODUCE = """
+import sys
+from finola.reproduce import runner
+from finola.reproduce.definitions import Row
+
+class Running(set):
+    def add(self, process):
+        print("started", flush=True)
+        super().add(process)
+
+runner._RUNNING = Running()
+runner.run_job(runner.plan(Row("row", "smoke"), "cpu", 0, "smoke", runner.Path("runs")), threads=1)
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+@contextmanager
+def started(script: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A script in a process group of its own, which is killed at the end of the block."""
+    (folder / "script.py").write_text(script)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "script.py", *arguments]
+    with subprocess.Popen(command, cwd=folder, text=True, start_new_session=True, **pipes) as process:  # type: ignore
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("verb", "number"),
+    [
+        ("compress", signal.SIGINT),
+        ("compress", signal.SIGTERM),
+        ("compare", signal.SIGKILL),
+        ("embed", signal.SIGTERM),
+        ("embed", signal.SIGKILL),
+    ],
+)
+def test_workers_end_with_their_command(verb: str, number: signal.Signals, tmp_path: Path) -> None:
+    for folder in ("data", "out"):
+        (tmp_path / folder).mkdir()
+    for index in range(4):
+        save_photo(torch.rand(3, 64, 64), tmp_path / "data" / f"{index}.png")
+    with started(STUCK, tmp_path, *COMMANDS[verb]) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["stuck\n"] * 2
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does on Ctrl-C
+        else:
+            os.kill(process.pid, number)
+        _, error = process.communicate(timeout=120)  # until no process holds the pipes
+    if number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 128 + number
+        assert error.startswith(f"finola {verb}: interrupted") and error.count("\n") == 1
+        assert list((tmp_path / "out").rglob("*.part")) == []
+
+
+def test_runs_of_reproduce_end_with_it(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    job = plan(Row("row", "smoke"), "cpu", 0, "smoke", tmp_path / "runs")
+    job.folder.mkdir(parents=True)
+    with started(REPRODUCE, tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        process.kill()
+        with (job.folder / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # waits for the end of the run
+    assert job.status() is None
