@@ -107,7 +107,7 @@ def test_every_paper_recipe_has_the_paper_s_settings_and_a_small_twin(row: str) 
         "schedule.final_lr_fraction": 0.0,
         "trainer.ema_decay": None,
         "trainer.gradient_clip_val": None,
-        "trainer.compile": False,
+        "model.compile": False,
         "trainer.accumulate_grad_batches": 1,
         "model.init": None,
     }

@@ -48,7 +48,6 @@ EXTRAS = {
     "lightly": "moco",
     "lightning": "train",
     "matplotlib": "plot",
-    "omegaconf": "train",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",

@@ -18,7 +18,7 @@ from finola.training.monitor import EXIT_CODE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes as POSIX does")
 
-SHORT = ("schedule.epochs=1", "logging.health=false", "data.val_limit=4", "trainer.heartbeat_timeout=4")
+SHORT = ("schedule.epochs=1", "data.val_limit=4", "trainer.heartbeat_timeout=4")
 
 
 def words(folder: Path, *overrides: str, resume: bool = False) -> list[str]:

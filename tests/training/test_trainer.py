@@ -111,7 +111,7 @@ def test_gradient_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
 def test_clipping_and_compilation_reach_lightning_and_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
-    run(tmp_path / "run", "trainer.gradient_clip_val=1e-9", "trainer.compile=true", "trainer.max_steps=2")
+    run(tmp_path / "run", "trainer.gradient_clip_val=1e-9", "model.compile=true", "trainer.max_steps=2")
     assert len(compiled) == 1
     run(tmp_path / "free", "trainer.max_steps=2")
     assert not same_weights(tmp_path / "run", tmp_path / "free")

@@ -29,7 +29,7 @@ _MODULES = {
 }
 __all__ = ["Outcome", "Recipe", "export", "list_recipes", "load_recipe", "train"]
 
-require("lightning", "omegaconf", "tensorboard", "torchmetrics", "yaml")
+require("lightning", "tensorboard", "torchmetrics", "yaml")
 
 
 def __getattr__(name: str) -> object:

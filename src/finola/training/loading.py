@@ -1,34 +1,37 @@
-"""Load recipes from a bundled name or a YAML file, with `key=value` overrides and one-line error messages."""
+"""Load recipes from a bundled name or a YAML file, with `key=value` overrides and one-line error messages.
+
+Only text, lists and mappings are read from YAML, without aliases and tags. The dataclass of the task decides what a
+text means, so nothing in a recipe is executed, expanded or interpolated.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import os
+import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from finola.config import nearest
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError, first_line, shorten
 from finola.recipes.table import RECIPES
-from finola.training.config import Recipe, ReconstructionRecipe, recipe_class
-from finola.training.validation import (
-    MAX_FILE_SIZE,
-    Settings,
-    check_key,
-    check_type,
-    leaves,
-    nest,
-    parse_setting,
-    schema,
-)
+from finola.training.config import TASKS, Recipe, ReconstructionRecipe, recipe_class
+from finola.training.sections import GroupSection
 
 RECIPE = "recipe.yaml"
 """File of the resolved recipe in a run directory."""
-RECIPE_FOLDER = Path(__file__).parents[1] / "recipes"
-COMMAND_LINE = "the command line"
-MAX_SETTINGS = 500
+FOLDER = Path(__file__).parents[1] / "recipes"
+MAX_SIZE = 2**20  # characters of a file or an override
+MAX_KEY = 200
+MAX_NUMBER = 2**63 - 1
+Layers = list[tuple[str, dict[str, Any]]]
+"""Settings of the bases of a recipe, of itself and of each override, with the source of each for error messages."""
+_SCALARS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 
 def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -39,64 +42,45 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     >>> load_recipe("smoke", ["schedule.epochs=2"]).schedule.epochs
     2
     """
-    path = find(source)
-    settings: Settings = {}
-    for where, content in reversed(_with_bases(path)):
-        settings |= {key: (value, where) for key, value in leaves(content)}
-    settings.pop("base", None)
+    found = _find(source)
+    layers = _with_bases(found)
     for override in overrides:
         key, equals, text = override.partition("=")
-        if not equals or not key:
+        if not (equals and key):
             raise InputError(f"Invalid override {shorten(override)}. Write key=value, such as schedule.epochs=20.")
-        value = parse_setting(text, f"The override {shorten(override)}")
-        # Overriding a whole section, as in optimiser.groups={}, replaces all its settings.
-        for known in [known for known in settings if known == key or known.startswith(f"{key}.")]:
-            del settings[known]
-        settings |= {k: (v, COMMAND_LINE) for k, v in leaves({key: value})}
-    recipe = _build(settings, path)
-    recipe.check()
-    return recipe
-
-
-def _build(settings: Settings, source: Path | str) -> Recipe:
-    """Build the recipe of the task that the settings name. Raises InputError for unknown keys and wrong types."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    task, where = settings.get("task", (ReconstructionRecipe.task, ""))
-    if not isinstance(task, str):
-        raise InputError(f"{where} sets task to {shorten(task)}, but a string is expected.")
-    kind: Any = recipe_class(task)
-    if len(settings) > MAX_SETTINGS:
-        raise InputError(f"{source} has {len(settings)} settings; the maximum is {MAX_SETTINGS}.")
-    for key, (value, where) in settings.items():
-        check_key(kind, key, value, where)
+        content = _read_yaml(text, f"The override {shorten(override)}")
+        for part in reversed(key[:MAX_KEY].split(".")):
+            content = {part: content}
+        layers.append(("the command line", content))
+    settings = reduce(_merged, (content for _, content in layers), {"name": _name(found)})
+    settings.pop("base", None)
+    kind = recipe_class(str(settings.get("task", ReconstructionRecipe.task)))
     try:
-        config = OmegaConf.merge(schema(kind), nest(settings))
-        recipe = typing.cast(Recipe, OmegaConf.to_object(config))
-    except (OmegaConfBaseException, ValueError, TypeError) as error:
-        for key, (value, where) in settings.items():
-            check_type(kind, key, value, where)
-        raise InputError(f"{source} is not a valid recipe: {first_line(error)}.") from error
-    recipe.name = recipe.name or name_of(source)
+        recipe: Recipe = _typed(kind, settings)
+    except _Rejected as error:
+        raise InputError(_explain(kind, layers, *error.args)) from error
+    recipe.check()
     return recipe
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
     """Write the resolved recipe as YAML, in the format that `load_recipe` reads."""
-    from omegaconf import OmegaConf
-
     from finola.files import write_text  # imports torch, which reading a recipe does not need
 
-    write_text(path, OmegaConf.to_yaml(OmegaConf.structured(recipe)))
+    write_text(path, yaml.safe_dump(asdict(recipe), sort_keys=False, allow_unicode=True))
 
 
 def list_recipes() -> list[str]:
     """Names of the bundled recipes: the generated ones and the YAML files, except bases (leading underscore)."""
-    return sorted([*RECIPES, *(name_of(path) for path in RECIPE_FOLDER.rglob("[!_]*.yaml"))])
+    return sorted([*RECIPES, *(_name(path) for path in FOLDER.rglob("[!_]*.yaml"))])
 
 
-def find(source: str | Path) -> Path | str:
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """Flatten a recipe to a dictionary from dotted keys to values."""
+    return dict(_leaves(asdict(recipe)))
+
+
+def _find(source: str | Path) -> Path | str:
     """Resolve a path or bundled name to its YAML file, or a generated recipe (`finola.recipes.table`) to its name."""
     path = Path(os.path.expanduser(source))  # Path.expanduser raises for unknown users
     if path.suffix in (".yaml", ".yml"):
@@ -107,68 +91,157 @@ def find(source: str | Path) -> Path | str:
         return path
     if path.as_posix() in RECIPES:
         return path.as_posix()
-    bundled = RECIPE_FOLDER / f"{source}.yaml"
+    bundled = FOLDER / f"{source}.yaml"
     if not bundled.is_file():
         raise UnknownNameError(f"Unknown recipe {shorten(source)}: {nearest(str(source), list_recipes())}")
     return bundled
 
 
-def name_of(found: Path | str) -> str:
-    """The name of what `find` returned: `masked/e-w720-128` for a bundled file, the stem for another file.
-
-    >>> name_of(find("paper/resolution/3072x1@16"))
-    'paper/resolution/3072x1@16'
-    """
-    if isinstance(found, str):
-        return found
-    path, folder = found.resolve(), RECIPE_FOLDER.resolve()
-    inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
+def _name(found: Path | str) -> str:
+    """Name of what `_find` returned: relative to the bundled recipes, or the stem of another file."""
+    path = Path(found).resolve() if isinstance(found, Path) else FOLDER.resolve() / f"{found}.yaml"
+    inside = path.relative_to(FOLDER.resolve()) if path.is_relative_to(FOLDER.resolve()) else Path(path.name)
     return inside.with_suffix("").as_posix()
 
 
-def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """Flatten a recipe to a dictionary from dotted keys to values."""
-    return dict(leaves(dataclasses.asdict(recipe)))
-
-
-def _with_bases(found: Path | str) -> list[tuple[str, dict[str, Any]]]:
-    """The settings of a recipe, of its base, of the base of that, …, each with a name for error messages."""
-    chain: list[tuple[str, dict[str, Any]]] = []
-    visited: set[Path | str] = set()
-    while (key := found.resolve() if isinstance(found, Path) else found) not in visited:
-        visited.add(key)
-        content = _read(found) if isinstance(found, Path) else RECIPES[found]
-        chain.append((found.name if isinstance(found, Path) else found, content))
+def _with_bases(found: Path | str) -> Layers:
+    """The settings of a recipe after those of its base, and so on."""
+    chain: dict[Path | str, tuple[str, dict[str, Any]]] = {}
+    while (key := found.resolve() if isinstance(found, Path) else found) not in chain:
+        name, content = (found.name, _read(found)) if isinstance(found, Path) else (found, RECIPES[found])
+        chain[key] = name, content
         if not (base := content.get("base")):
-            return chain
-        last, found = found, _find_base(base, found)
-    raise InputError(f"Circular base: {last} has base {base}, which is derived from it.")
-
-
-def _find_base(base: Any, recipe: Path | str) -> Path | str:
-    """Resolve a base to a file in the same folder or a bundled recipe."""
-    if not isinstance(base, str) or not Path(base).name or len(base) > 200 or "\0" in base:
-        raise InputError(f"{recipe} has base {shorten(base)}, which is not a valid recipe name.")
-    if isinstance(recipe, Path):
-        beside = (recipe.parent / base).with_suffix(".yaml")
-        if beside.is_file():
-            return beside
-    return find(base)
+            return list(reversed(chain.values()))
+        if not isinstance(base, str) or not Path(base).name or len(base) > 200 or "\0" in base:
+            raise InputError(f"{name} has base {shorten(base)}, which is not a valid recipe name.")
+        beside = found.parent / f"{base.removesuffix('.yaml')}.yaml" if isinstance(found, Path) else None
+        found = beside if beside is not None and beside.is_file() else _find(base)
+    raise InputError(f"Circular base: {name} has base {base}, which is derived from it.")
 
 
 def _read(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    if size > MAX_FILE_SIZE:
-        raise CorruptFileError(f"{path} is not a recipe: it has {size} bytes; the maximum is {MAX_FILE_SIZE}.")
+    if (size := path.stat().st_size) > MAX_SIZE:
+        raise CorruptFileError(f"{path} is not a recipe: it has {size} bytes; the maximum is {MAX_SIZE}.")
     try:
-        text = path.read_bytes().decode()
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise CorruptFileError(f"{path} cannot be read as YAML: it is not UTF-8 text.") from error
-    content = parse_setting(text, str(path))
-    if content is None:
-        return {}
+    content = _read_yaml(text, str(path)) or {}
     if not isinstance(content, dict):
-        raise CorruptFileError(
-            f"{path} is not a recipe: it contains a {type(content).__name__}, not a mapping of settings."
-        )
+        raise CorruptFileError(f"{path} is not a recipe: it contains no mapping of settings.")
     return content
+
+
+def _read_yaml(text: str, where: str) -> Any:
+    """Parse YAML to texts, lists and mappings. `where` is the source named at the start of error messages."""
+    if len(text) > MAX_SIZE:
+        raise InputError(f"{where} has {len(text)} characters; the maximum is {MAX_SIZE}.")
+    try:
+        node = yaml.compose(text, Loader=yaml.BaseLoader)
+        return "" if node is None else _plain(node, set())
+    except InputError as error:
+        raise InputError(f"{where} {error}") from error
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        raise CorruptFileError(f"{where} cannot be read as YAML: {first_line(error)}.") from error
+
+
+def _plain(node: yaml.Node, seen: set[yaml.Node]) -> Any:
+    """Text, list or mapping of a node. Aliases, which expand a few bytes into billions of settings, are errors."""
+    if node in seen or not node.tag.endswith((":str", ":seq", ":map")):
+        raise InputError("contains an alias or a tag, which are not supported: write the settings out.")
+    seen.add(node)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, seen) for item in node.value]
+    if isinstance(node, yaml.ScalarNode):
+        node.value.encode()  # raises UnicodeError for half of a surrogate pair
+        return node.value
+    content: dict[str, Any] = {}
+    for key, value in ((_plain(key, seen), _plain(value, seen)) for key, value in node.value):
+        if not isinstance(key, str) or key in content:
+            raise InputError(f"sets {shorten(key)} twice, or as a key that is not a name.")
+        content[key] = value
+    return content
+
+
+def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Flatten nested settings to pairs of dotted key and value."""
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _keys(settings: dict[str, Any]) -> set[str]:
+    """Dotted keys of nested settings and of their sections."""
+    return {key.rsplit(".", n)[0] for key, _ in _leaves(settings) for n in range(key.count(".") + 1)}
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """Settings `old` with those of `new`; an empty section, as in optimiser.groups={}, removes all that `old` has."""
+    if not (isinstance(old, dict) and isinstance(new, dict) and new):
+        return new
+    return old | {key: _merged(old.get(key), value) for key, value in new.items()}
+
+
+class _Rejected(Exception):
+    """A setting of the wrong type, or without a type if the task does not have it: key, value, type or None."""
+
+
+def _typed(hint: Any, value: Any, key: str = "") -> Any:
+    """What a type makes of texts, lists and mappings of YAML. Raises _Rejected."""
+    first, *others = typing.get_args(hint) or (hint,)
+    prefix = f"{key}." if key else ""
+    origin: Any = typing.get_origin(hint)
+    if origin is types.UnionType:
+        return None if value in (None, "", "null", "~") else _typed(first, value, key)
+    if is_dataclass(hint) and isinstance(value, dict):
+        hints = _hints(hint)  # type: ignore[arg-type]
+        if unknown := [name for name in value if name not in hints]:
+            key, _ = next(_leaves({prefix + unknown[0]: value[unknown[0]]}))
+            raise _Rejected(key, None, None)
+        kind: Any = hint
+        return kind(**{name: _typed(hints[name], item, prefix + name) for name, item in value.items()})
+    if origin is dict and isinstance(value, dict):
+        return {name: _typed(others[0], item, prefix + name) for name, item in value.items()}
+    if origin is list and isinstance(value, list):
+        try:
+            return [_typed(first, item, key) for item in value]
+        except _Rejected:
+            raise _Rejected(key, value, hint) from None
+    try:
+        if hint in _SCALARS and not isinstance(value, dict | list):
+            parsed = {"true": True, "false": False}[str(value).lower()] if hint is bool else hint(value)
+            if hint is str or -MAX_NUMBER <= parsed <= MAX_NUMBER:  # not nan
+                return parsed
+    except (KeyError, ValueError):
+        pass
+    raise _Rejected(key, value, hint)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Types of the fields of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return {entry.name: hints[entry.name] for entry in fields(kind)}
+
+
+def known_keys(kind: type[Recipe]) -> list[str]:
+    """All dotted keys of a recipe class; NAME stands for the name of a parameter group."""
+    return [*settings_of(kind()), *(f"optimiser.groups.NAME.{entry.name}" for entry in fields(GroupSection))]
+
+
+def _explain(kind: type[Recipe], layers: Layers, key: str, value: Any, hint: Any) -> str:
+    """Error message for a setting that was rejected: its source, and the expected type or the most similar keys."""
+    where = next((where for where, content in reversed(layers) if key in _keys(content)), "the recipe")
+    if hint is not None:
+        expected = _SCALARS.get(hint, "a section of settings")
+        if typing.get_origin(hint) is list:
+            expected = f"a list of {_SCALARS[typing.get_args(hint)[0]].split()[-1]}s"
+        elif is_dataclass(hint):
+            expected = f"a section with settings such as {key}.{fields(hint)[0].name}"
+        return f"{where} sets {shorten(key)} to {shorten(value)}, but {expected} is expected."
+    tasks = [task for task, other in TASKS.items() if key in known_keys(other)]
+    only = f", only for {' and '.join(tasks)}" if tasks else ""
+    hint = nearest(key[:MAX_KEY], known_keys(kind), 1)
+    return f"Unknown setting {shorten(key)} in {where} for the task {kind.task}{only}: {hint}"

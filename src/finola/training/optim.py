@@ -86,8 +86,6 @@ def layer_shares(model: nn.Module, decay: float) -> dict[str, tuple[str, float]]
 def build_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """Build AdamW, SGD or MuonAdamW over `parameter_groups`."""
     section = recipe.optimiser
-    if len(section.betas) != 2:
-        raise InputError(f"optimiser.betas is {section.betas}, but AdamW needs two values, such as [0.9, 0.999].")
     groups = parameter_groups(model, section, peak_lr(recipe))
     if not groups:
         raise InputError(f"{recipe.model.name} has no trainable parameters. Check model.frozen and head.frozen.")

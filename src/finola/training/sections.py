@@ -1,11 +1,48 @@
-"""Sections of recipes and checks of their values; defaults are those of Table 13 (table:appendix:FINOLA) if given."""
+"""Sections of recipes and limits of their values; defaults are those of Table 13 (table:appendix:FINOLA) if given."""
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
 
-from finola.errors import InputError
+from finola.config import HEADS, INITIALISATIONS
+from finola.errors import InputError, shorten
+
+
+def setting(default: Any, *choices: str, low: float = -math.inf, high: float = math.inf) -> Any:
+    """Field with allowed values: `choices`, or low … high. The default of a list is a smallest and a largest value."""
+    limits = {"choices": choices, "low": low, "high": high}
+    if isinstance(default, tuple):
+        return field(default_factory=lambda: list(default), metadata=limits)
+    return field(default=default, metadata=limits)
+
+
+def check_limits(section: Any, prefix: str = "") -> None:
+    """Raise InputError for a value of a section, or of a section in it, that is not allowed.
+
+    >>> check_limits(ScheduleSection(epochs=0), "schedule.")
+    Traceback (most recent call last):
+    finola.errors.InputError: schedule.epochs is 0, but must be at least 1.
+    """
+    for entry in fields(section):
+        key, value, limits = prefix + entry.name, getattr(section, entry.name), entry.metadata
+        for name, inner in value.items() if isinstance(value, dict) else [("", value)] if is_dataclass(value) else []:
+            check_limits(inner, f"{key}.{name}." if name else f"{key}.")
+        if not limits or value is None:
+            continue
+        low, high, choices = limits["low"], limits["high"], limits["choices"]
+        allowed = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+        if choices:
+            valid, allowed = value in choices, f"one of {', '.join(choices)}"
+        elif isinstance(value, list):
+            valid = len(value) == 2 and low <= value[0] <= value[1] <= high
+            allowed = f"the smallest and the largest value, {allowed}"
+        else:
+            valid = low <= value <= high
+        if not valid:
+            raise InputError(f"{key} is {value!r}, but must be {allowed}.")
 
 
 @dataclass
@@ -22,9 +59,10 @@ class ModelSection:
 class AutoencoderSection(ModelSection):
     """Model of the task `reconstruction`."""
 
-    init: str | None = None  # waves, wave-matrices (only A and B) or random; a waves… model always has plane waves
+    init: str | None = setting(None, *INITIALISATIONS)  # a waves… model always has plane waves
     spectrum: str | None = None  # JSON file of `finola spectrum` that ranks the waves of the initialisation
     transition_scale: float = 1.0  # factor of the initial random A and B, or of the other matrices of the transition
+    compile: bool = False
 
 
 @dataclass
@@ -34,29 +72,29 @@ class DataSection:
     path: str | None = None  # folder, parquet, shards, COCO, smoke; None: FINOLA_DATA
     val_path: str | None = None  # None: the val split of `path`
     flip: bool = False
-    batch_size: int = 128  # images per optimisation step, over all processes; photos in the task moco
-    num_workers: int | None = None  # loader processes; None: chosen from the number of cores
-    limit: int | None = None  # maximum number of training photos, evenly spread
-    val_batch_size: int | None = None  # per process; None: as in training
-    val_limit: int | None = None
+    batch_size: int = setting(128, low=1)  # images per optimisation step, over all processes; photos in the task moco
+    num_workers: int | None = setting(None, low=0)  # loader processes; None: chosen from the number of cores
+    limit: int | None = setting(None, low=1)  # maximum number of training photos, evenly spread
+    val_batch_size: int | None = setting(None, low=1)  # per process; None: as in training
+    val_limit: int | None = setting(None, low=1)
 
 
 @dataclass
 class CropSection(DataSection):
     """Photos that are cropped to a common size."""
 
-    crop: str = "resized"  # resized (RandomResizedCrop), random (unscaled), centre
-    scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # range of the relative crop area of resized crops
+    crop: str = setting("resized", "resized", "random", "centre")  # RandomResizedCrop, unscaled, not random
+    scale: list[float] = setting((0.08, 1.0), low=0, high=1)  # relative area of resized crops
     augment: str | None = None  # RandAugment in timm's notation, such as rand-m9-mstd0.5, or moco
-    crops_per_image: int = 1
+    crops_per_image: int = setting(1, low=1)
 
 
 @dataclass
 class SizedCropSection(CropSection):
     """Crops whose size can be chosen."""
 
-    size: int | None = None  # side of training images; None: that of the model
-    val_size: int | None = None  # centre crop of validation photos, tiled if larger than the model; None: as the model
+    size: int | None = setting(None, low=1)  # side of training images; None: that of the model
+    val_size: int | None = setting(None, low=1)  # of centre crops in validation, which may be larger than the model's
 
 
 @dataclass
@@ -68,44 +106,44 @@ class ClassifySection(SizedCropSection):
 
 @dataclass
 class LossSection:
-    """Loss of the task `reconstruction`: L2 or PSNR on pixels, and optional additional terms."""
+    """Loss of the task `reconstruction`: L2 or PSNR on pixels, of original or quantised vectors."""
 
-    kind: str = "l2"  # l2, or psnr: the mean over images of −PSNR, the evaluation metric
-    quantised_fraction: float = 0.0  # of the batch: its q is quantised by the calibration stored with `model.weights`
-    quantisation_steps: list[int] = field(default_factory=lambda: [80, 168])  # finest and coarsest step
+    kind: str = setting("l2", "l2", "psnr")  # psnr: the mean over images of −PSNR, the evaluation metric
+    quantised_fraction: float = setting(0.0, low=0, high=1)  # of the batch, by the calibration of `model.weights`
+    quantisation_steps: list[int] = setting((80, 168), low=0, high=255)
 
 
 @dataclass
 class NetsLossSection:
     """Random rates of the task `nets`, drawn for each image uniformly in the logarithm."""
 
-    lagrangian: list[float] = field(default_factory=lambda: [0.01, 0.6])  # λ of elastic lengths: error per latent
-    quantised_fraction: float = 0.5  # of the images: quantised as in a file instead of shortened
-    quantiser_step: list[float] = field(default_factory=lambda: [0.08, 0.6])  # of pixel coordinates
+    lagrangian: list[float] = setting((0.01, 0.6), low=1e-9)  # λ of elastic lengths: error per latent
+    quantised_fraction: float = setting(0.5, low=0, high=1)  # of the images: quantised instead of shortened
+    quantiser_step: list[float] = setting((0.08, 0.6), low=1e-9)  # of pixel coordinates
 
 
 @dataclass
 class CodebookSection:
     """Fit of the codebook before the first step."""
 
-    photos: int = 2048  # evenly spread training photos
-    steps: int = 6
+    photos: int = setting(2048, low=1)  # evenly spread training photos
+    steps: int = setting(6, low=1)
 
 
 @dataclass
 class MaskSection:
     """Masking of the task `masked`: variant and position of the visible quadrant."""
 
-    variant: str = "b"  # e: pooled to one q; b: block-wise
+    variant: str = setting("b", "e", "b")  # e: pooled to one q; b: block-wise
     one_jump: bool = False  # variant b: predict half a map in one step instead of step by step
-    places: int | None = None  # distinct positions per forward pass; None: one per image. Fewer are faster in variant e
+    places: int | None = setting(None, low=1)  # distinct positions per forward pass; None: one per image
 
 
 @dataclass
 class HeadSection:
     """Head on the encoder's feature map."""
 
-    kind: str = "mask-rcnn"
+    kind: str = setting("mask-rcnn", *HEADS["segment"])
     frozen: bool = True  # true: probing with a frozen encoder; false: fine-tuning
 
 
@@ -113,32 +151,32 @@ class HeadSection:
 class ClassifierHeadSection(HeadSection):
     """Head of the task `classify`, and its regularisation."""
 
-    kind: str = "lin"  # lin, tran-1, tran-4
-    dropout: float = 0.0
-    label_smoothing: float = 0.0
-    mixup: float = 0.0  # α of the Beta distribution; if cutmix is on as well, one of the two is drawn per batch
-    cutmix: float = 0.0
-    random_erasing: float = 0.0  # probability
+    kind: str = setting("lin", *HEADS["classify"])
+    dropout: float = setting(0.0, low=0, high=1)
+    label_smoothing: float = setting(0.0, low=0, high=1)
+    mixup: float = setting(0.0, low=0)  # α of the Beta distribution; with cutmix, one of the two is drawn per batch
+    cutmix: float = setting(0.0, low=0)
+    random_erasing: float = setting(0.0, low=0, high=1)  # probability
 
 
 @dataclass
 class MocoSection:
     """Settings of the task `moco`; defaults are those of MoCo-v2."""
 
-    queue_size: int = 65536  # number of negative keys
-    momentum: float = 0.999
+    queue_size: int = setting(65536, low=1)  # number of negative keys
+    momentum: float = setting(0.999, low=0, high=1)
     temperature: float = 0.2
-    projection_dim: int = 128
-    norm_batch_size: int = 32  # photos with common batch-norm statistics; as published, 256 photos on 8 GPUs
+    projection_dim: int = setting(128, low=1)
+    norm_batch_size: int = setting(32, low=1)  # photos with common statistics; as published, 256 photos on 8 GPUs
 
 
 @dataclass
 class ObjectsSection:
     """Photo sizes and batch norms of the tasks `detect` and `segment`."""
 
-    short_side: list[int] = field(default_factory=lambda: [480, 800])  # range in training; validation: maximum
-    max_long_side: int = 1333
-    short_side_step: int = 32  # increment between short sides
+    short_side: list[int] = setting((480, 800), low=1)  # range in training; validation: maximum
+    max_long_side: int = setting(1333, low=1)
+    short_side_step: int = setting(32, low=1)  # increment between short sides
     random_crop: bool = True  # crop every other training photo
     update_encoder_norms: bool = False  # update batch-norm statistics of a trained encoder
 
@@ -147,8 +185,8 @@ class ObjectsSection:
 class DetectorHeadSection(HeadSection):
     """Head of the task `detect`."""
 
-    kind: str = "mf-dec-522"  # or mf-dec-211
-    dropout: float = 0.0
+    kind: str = setting("mf-dec-522", *HEADS["detect"])
+    dropout: float = setting(0.0, low=0, high=1)
 
 
 @dataclass
@@ -169,9 +207,9 @@ class OptimiserSection:
     base_lr: float = 1.5e-4
     lr: float | None = None  # absolute peak learning rate, instead of base_lr
     weight_decay: float = 0.1
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    betas: list[float] = setting((0.9, 0.999), low=0, high=1)
     eps: float = 1e-8
-    kind: str = "adamw"  # adamw or sgd
+    kind: str = setting("adamw", "adamw", "sgd")
     momentum: float = 0.9  # SGD only
     layer_decay: float | None = None  # layer-wise learning-rate decay of the encoder
     decay_norms_and_biases: bool = True
@@ -182,11 +220,11 @@ class OptimiserSection:
 class ScheduleSection:
     """Learning-rate schedule: linear warm-up, then cosine or step decay, updated per step."""
 
-    epochs: int = 100
-    warmup_epochs: float = 10.0
+    epochs: int = setting(100, low=1)
+    warmup_epochs: float = setting(10.0, low=0)
     final_lr_fraction: float = 0.0  # of the peak learning rate, at the end of the cosine
     milestones: list[float] = field(default_factory=list)  # epochs at which the learning rate is divided by 10
-    clock: str = "steps"  # steps: cosine over `epochs`; time: cosine over `trainer.max_time`
+    clock: str = setting("steps", "steps", "time")  # steps: cosine over `epochs`; time: over `trainer.max_time`
 
 
 @dataclass
@@ -195,41 +233,34 @@ class TrainerSection:
 
     accelerator: str = "auto"
     devices: str = "auto"  # processes per node, or auto
-    num_nodes: int = 1
-    strategy: str = "auto"  # ddp, fsdp, or auto: ddp if there are several processes
-    heartbeat_timeout: float = 20.0  # seconds after which a silent process is lost and the others end
+    num_nodes: int = setting(1, low=1)
+    strategy: str = setting("auto", "auto", "ddp", "fsdp")  # auto: ddp if there are several processes
+    heartbeat_timeout: float = setting(20.0, low=0.01)  # seconds after which a silent process is lost and others end
     precision: str = "32-true"
-    accumulate_grad_batches: int = 1  # forward passes per optimisation step
+    accumulate_grad_batches: int = setting(1, low=1)  # forward passes per optimisation step
     gradient_clip_val: float | None = None  # maximum gradient norm
     ema_decay: float | None = None  # of the exponential moving average of weights, such as 0.999
     sync_batchnorm: bool | None = None  # None: on if several GPUs are used; needs CUDA
     deterministic: bool = False
-    max_steps: int | None = None
+    max_steps: int | None = setting(None, low=1)
     max_time: str | None = None  # such as 45s, 30m, 1h30m, 2d
-    check_val_every_n_epoch: int = 1
+    check_val_every_n_epoch: int = setting(1, low=1)
     validate_first: bool = False  # validate before the first step as well
-
-
-@dataclass
-class CompiledTrainerSection(TrainerSection):
-    """Trainer options of the task `reconstruction`."""
-
-    compile: bool = False
 
 
 @dataclass
 class CheckpointSection:
     """Interval of `last.ckpt`, in addition to the end of every epoch; 0 disables it."""
 
-    every_minutes: float = 10.0
-    every_steps: int = 0
+    every_minutes: float = setting(10.0, low=0)
+    every_steps: int = setting(0, low=0)
 
 
 @dataclass
 class LoggingSection:
     """Logging during training."""
 
-    every_steps: int = 50
+    every_steps: int = setting(50, low=1)
     wandb: bool = False  # Weights & Biases, from the extra wandb
 
 
@@ -237,24 +268,7 @@ class LoggingSection:
 class ImageLoggingSection(LoggingSection):
     """Logging with sample images."""
 
-    samples: int = 8  # number of sample images per validation
-
-
-@dataclass
-class ReconstructionLoggingSection(ImageLoggingSection):
-    """Logging of the task `reconstruction`."""
-
-    health: bool = True  # log path inconsistency, range of σ and cond(B)
-
-
-def one_of(key: str, value: str, *known: str) -> None:
-    if value not in known:
-        raise InputError(f"{key} is {value!r}, but must be one of {', '.join(known)}.")
-
-
-def at_least(key: str, value: int, minimum: int) -> None:
-    if value < minimum:
-        raise InputError(f"{key} is {value}, but must be at least {minimum}.")
+    samples: int = setting(8, low=0)  # number of sample images per validation
 
 
 def seconds(duration: str) -> float:
@@ -264,9 +278,10 @@ def seconds(duration: str) -> float:
     5400.0
     """
     parts = re.fullmatch(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", duration.strip())
-    if not parts or not any(parts.groups()):
-        raise InputError(f"trainer.max_time is {duration!r}, but must be a duration such as 45s, 30m, 1h30m or 2d.")
-    total = sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True))
+    found = parts.groups("0") if parts else ()
+    total = sum(int(part) * unit for part, unit in zip(found, (86400, 3600, 60, 1), strict=False))
     if not total:
-        raise InputError(f"trainer.max_time is {duration!r}, but must be longer than 0 seconds, such as 30m.")
+        raise InputError(
+            f"trainer.max_time is {shorten(duration)}, but must be a positive duration such as 45s, 30m, 1h30m or 2d."
+        )
     return float(total)

@@ -38,7 +38,7 @@ class Reconstruction(Task):
     def __init__(self, recipe: ReconstructionRecipe, initialise: bool = True) -> None:
         super().__init__(recipe, initialise)
         self.calibration = load_calibration(recipe, self.model) if recipe.loss.quantised_fraction else None
-        self.reconstruct = torch.compile(self._reconstruct) if recipe.trainer.compile else self._reconstruct
+        self.reconstruct = torch.compile(self._reconstruct) if recipe.model.compile else self._reconstruct
 
     @staticmethod
     def build(recipe: ReconstructionRecipe, initialise: bool = True) -> Autoencoder:
@@ -91,7 +91,7 @@ class Reconstruction(Task):
         return self._reconstruct(images)
 
     def on_validation_epoch_end(self) -> None:
-        if self.samples is None or not self.recipe.logging.health:
+        if self.samples is None:
             return
         from finola.wave.residuals import health
 
