@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
+from typing import Any, TypeVar, cast
+
+Value = TypeVar("Value")
 
 
 class FinolaError(Exception):
@@ -82,15 +85,22 @@ def require(*modules: str) -> None:
             )
 
 
-def valid_unicode(text: str) -> str:
-    r"""Escape what cannot be encoded as UTF-8, for names that are written to files; other text is unchanged.
+def valid_unicode(value: Value) -> Value:
+    r"""Escape what cannot be encoded as UTF-8 in a name, or in all text of a JSON value, that is written to a file.
 
-    Bytes of a file name that are not UTF-8 are surrogates in Python.
+    Bytes of a file name that are not UTF-8 are surrogates in Python. Other text is unchanged.
 
-    >>> valid_unicode("bad\udcff.png") == r"bad\xff.png", valid_unicode("é.png")
+    >>> valid_unicode(["bad\udcff.png", 1]) == [r"bad\xff.png", 1], valid_unicode("é.png")
     (True, 'é.png')
     """
-    return re.sub("[\ud800-\udfff]", lambda found: _escape(found[0]), text)
+    found: Any = value
+    if isinstance(value, str):
+        found = re.sub("[\ud800-\udfff]", lambda match: _escape(match[0]), value)
+    elif isinstance(value, dict):
+        found = {valid_unicode(key): valid_unicode(item) for key, item in value.items()}
+    elif isinstance(value, list | tuple):
+        found = [valid_unicode(item) for item in value]
+    return cast("Value", found)
 
 
 def printable(text: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from finola.errors import InputError, MissingFileError, OutputExistsError, require
+from finola.errors import InputError, MissingFileError, OutputExistsError, require, valid_unicode
 from finola.locations import user_path
 
 if TYPE_CHECKING:
@@ -128,8 +129,13 @@ def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, atomically. File names that are not valid UTF-8 are written as their original bytes."""
-    write_bytes(path, text.encode(errors="surrogateescape"))
+    """Write `text` as UTF-8, atomically. Bytes of file names that are not UTF-8 are escaped."""
+    write_bytes(path, valid_unicode(text).encode())
+
+
+def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
+    """Write a value as JSON, atomically. Bytes of file names that are not UTF-8 are escaped."""
+    write_text(path, json.dumps(valid_unicode(value), indent=indent, ensure_ascii=False) + "\n")
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -305,4 +305,4 @@ def test_unencodable_characters_are_escaped(encoding, inputs, monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream)
     print_json({"λ": "é😀\udcff"})
     stream.flush()
-    assert json.loads(stream.buffer.getvalue()) == {"λ": "é😀\udcff"}
+    assert json.loads(stream.buffer.getvalue()) == {"λ": "é😀\\xff"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +30,9 @@ NAMES = {
 }
 ODD, SHOWN = "[bold]\x1b[31m\udcff", "[bold]\\x1b[31m\\xff"
 """A file name with markup, an escape sequence and a byte that is not UTF-8, and how it is printed."""
+
+
+WAVES = "waves/64x1@8:32"
 
 
 @pytest.fixture
@@ -72,3 +78,59 @@ def test_commands_print_names_as_text(odd, capsys):
     assert f"[/b]{SHOWN}/{SHOWN}.png" in failed(capsys, ["info", str(odd)])
     assert main(["info", f"--{ODD}"]) == 2
     assert SHOWN in capsys.readouterr().err
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All text in a JSON value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from (key, *texts(item))
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts(item)
+    elif isinstance(value, str):
+        yield value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [
+        (["evaluate", WAVES, "DATA", "--split", "all", "-o", "OUT"], "images.csv"),
+        (["evaluate", WAVES, "DATA", "--split", "all", "-o", "OUT"], "summary.json"),
+        (["compare", "DATA", "--split", "all", "--methods", "dct:1", "--workers", "1", "-o", "OUT/x.json"], "x.json"),
+        (["embed", "DATA", "-m", WAVES, "-o", "OUT"], "_errors.jsonl"),
+        (["embed", "DATA", "-m", WAVES, "-o", "OUT"], "_manifest.json"),
+        (["embed", "DATA", "-m", WAVES, "-o", "OUT"], "_shards/00000.json"),
+        (["compress", "DATA", "--shards", "-m", "waves512", "-o", "OUT"], "_errors.jsonl"),
+    ],
+)
+def test_files_have_names_as_valid_utf8(arguments, file, odd, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (odd.parent / f"unreadable{ODD}.png").write_bytes(b"no photo")
+    out = Path(f"out{ODD}")
+    out.mkdir()
+    words = [word.replace("DATA", str(odd.parent)).replace("OUT", str(out)) for word in arguments]
+    assert main(words) in (0, 2)
+    text = (out / file).read_text(encoding="utf-8")
+    if not file.endswith(".csv"):
+        parsed = [json.loads(line) for line in (text.splitlines() if file.endswith("jsonl") else [text])]
+        text = "".join(texts(parsed))
+    assert text.encode() and "\\xff" in text
+    capsys.readouterr()
+    assert main([*words, "--force", "--json"]) in (0, 2)
+    said = capsys.readouterr()
+    assert all(one.encode() for one in texts(json.loads(said.out)))
+    assert said.err == "" or f"unreadable{SHOWN}.png" in said.err
+
+
+def test_rows_of_embeddings_have_names_as_valid_utf8(odd):
+    require = pytest.importorskip("pyarrow.parquet")
+    assert main(["embed", str(odd.parent), "-m", WAVES, "-o", "out"]) == 0
+    assert require.read_table("out/part-00000.parquet")["id"].to_pylist() == ["[bold]\x1b[31m\\xff.png"]
+
+
+@pytest.mark.parametrize("name", ["$_{$.png", "bad\udcff$.png"])
+def test_plots_show_names_as_text(name, odd):
+    os.rename(odd, name)
+    assert main(["curvature", name, "-m", WAVES, "-o", "x.png"]) == 0
+    assert main(["compare", name, "--methods", "dct:1", "--workers", "1", "--cache", "cache", "--plot", "y.png"]) == 0

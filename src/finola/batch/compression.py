@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from finola.batch.jobs import Made, PhotoError, Shard, attempt_photo, readable_name
+from finola.batch.jobs import Made, PhotoError, Shard, attempt_photo
 from finola.batch.runner import LOCAL, RAY, SHARD_SIZE, Execution, Summary, run
 from finola.codec.calibration import load_codec
 from finola.codec.codec import Compressed, check_options, compress, default_codec
 from finola.data.discovery import find_source
 from finola.data.sources import Source, evenly
-from finola.errors import CorruptFileError, InputError, first_line
+from finola.errors import CorruptFileError, InputError, first_line, valid_unicode
 from finola.model_zoo import choose_device
 
 
@@ -70,9 +70,9 @@ class CompressTask:
                 made = attempt_photo(compressed, source, index, errors)
                 if made is None:
                     continue
-                facts = {"id": readable_name(source, index), "index": index}
+                facts = {"id": source.name(index), "index": index}
                 facts |= {"width": made.width, "height": made.height, "model": self.model, "model_hash": self.hash}
-                members = {"finola": made.data, "json": json.dumps(facts).encode()}
+                members = {"finola": made.data, "json": json.dumps(valid_unicode(facts)).encode()}
                 if source.label(index) >= 0:
                     members["cls"] = str(source.label(index)).encode()
                 for suffix, data in members.items():

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from finola import elastic
-from finola.batch.jobs import Made, PhotoError, Shard, attempt_photo, photo_error, readable_name
+from finola.batch.jobs import Made, PhotoError, Shard, attempt_photo, photo_error
 from finola.batch.memory import Halving, is_out_of_memory
 from finola.batch.runner import LOCAL, RAY, SHARD_SIZE, Execution, Summary, run
 from finola.batch.table import DTYPES, Layout, Row, check_table, write_table
 from finola.data.discovery import find_source
 from finola.data.sources import Source, evenly
 from finola.data.transforms import centre_crop
-from finola.errors import InputError, require
+from finola.errors import InputError, require, valid_unicode
 from finola.files import digest_of_weights
 from finola.hub import resolve
 from finola.image_io import read_photo, shown_size
@@ -214,7 +214,7 @@ def _elastic(task: EmbedTask, model: Autoencoder, image: Tensor) -> dict[str, An
 def _row(
     task: EmbedTask, source: Source, index: int, size: Size, values: dict[str, Any], errors: list[PhotoError]
 ) -> Iterator[Row]:
-    name = readable_name(source, index)
+    name = valid_unicode(source.name(index))
     row = Row(index=index, id=name, size=size, label=source.label(index), **values)
     if row.is_finite(task.dtype):
         yield row

@@ -18,7 +18,7 @@ from finola.batch.memory import causes, is_out_of_memory
 from finola.batch.storage import Folder
 from finola.data.remote import file_system_errors, without_credentials
 from finola.data.sources import Source
-from finola.errors import CorruptFileError, FinolaError, InputError, first_line
+from finola.errors import CorruptFileError, FinolaError, InputError, first_line, valid_unicode
 
 Result = TypeVar("Result")
 
@@ -256,12 +256,12 @@ def attempt_photo(work: Callable[[int], Result], source: Source, index: int, err
 
 def photo_error(source: Source, index: int, error: Exception) -> PhotoError:
     """Entry for a photo that could not be read or is too large for memory; any other exception is raised again."""
-    name = readable_name(source, index)
+    name = valid_unicode(source.name(index))
     if is_out_of_memory(error):
         return PhotoError(index, name, "Out of memory: the photo is too large for this machine.", True)
     if not isinstance(error, ValueError | OSError):
         raise error
-    reason = " ".join(without_credentials(str(error)).split())[:500] or type(error).__name__
+    reason = valid_unicode(" ".join(without_credentials(str(error)).split())[:500]) or type(error).__name__
     return PhotoError(index, name, reason, _is_temporary(error))
 
 
@@ -272,8 +272,3 @@ def _is_temporary(error: Exception) -> bool:
     """
     kinds = (FileNotFoundError, ConnectionError, TimeoutError)
     return any(isinstance(one, kinds) or (isinstance(one, OSError) and one.errno is not None) for one in causes(error))
-
-
-def readable_name(source: Source, index: int) -> str:
-    """Name of a photo as valid Unicode: bytes of a file name that are not UTF-8 are escaped as `\\xff`."""
-    return source.name(index).encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -15,7 +15,15 @@ from finola.batch.jobs import Done, Engine, Failure, Job, PhotoError, Record, Sh
 from finola.batch.storage import Folder, is_private_source
 from finola.data.remote import is_url, without_credentials
 from finola.data.sources import Source
-from finola.errors import CorruptFileError, InputError, OutputExistsError, UnknownNameError, require, shorten
+from finola.errors import (
+    CorruptFileError,
+    InputError,
+    OutputExistsError,
+    UnknownNameError,
+    require,
+    shorten,
+    valid_unicode,
+)
 from finola.files import output_paths
 from finola.locations import locate
 
@@ -79,7 +87,7 @@ def run(
         folder.write(MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
     folder.remove_temporary()
     source.read_in_order()
-    problems = tuple(without_credentials(problem) for problem in source.problems)
+    problems = tuple(valid_unicode(without_credentials(problem)) for problem in source.problems)
     if execution.say is not None:
         for problem in problems:
             execution.say(problem)
@@ -158,7 +166,7 @@ def _finish(
 
 def _manifest(task: Task, source: Source, data: str | Path | None, shard_size: int) -> dict[str, Any]:
     where = without_credentials(str(data)) if is_url(data) else source.where
-    return {
+    manifest = {
         "format": FORMAT,
         "finola": __version__,
         "data": where,
@@ -168,6 +176,7 @@ def _manifest(task: Task, source: Source, data: str | Path | None, shard_size: i
         "shard_size": shard_size,
         "settings": task.settings(),
     }
+    return valid_unicode(manifest)
 
 
 def read_manifest(folder: Folder) -> dict[str, Any] | None:

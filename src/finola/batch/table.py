@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from finola.errors import CorruptFileError, first_line
+from finola.errors import CorruptFileError, first_line, valid_unicode
 
 DTYPES = ("float32", "float16")
 REQUIRED = ("index", "id", "q", "shape", "model_hash")
@@ -53,6 +53,7 @@ def write_table(rows: Sequence[Row], settings: dict[str, Any], layout: Layout) -
     import pyarrow as pa
     from pyarrow import parquet
 
+    settings = valid_unicode(settings)
     number = pa.float32() if layout.dtype == "float32" else pa.float16()
     columns: dict[str, Any] = {
         "index": pa.array([row.index for row in rows], pa.int64()),

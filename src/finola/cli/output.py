@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from finola.errors import FinolaError, InputError, printable
+from finola.errors import FinolaError, InputError, printable, valid_unicode
 from finola.hub import local_folder
 from finola.locations import READ, SKIMAGE, locate, user_path
 
@@ -121,7 +121,7 @@ def output_folder(word: str) -> Path:
 def print_json(value: Any) -> None:
     """Print a value as JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
     escaped = not (sys.stdout.encoding or "").lower().startswith("utf")  # otherwise `main` would use Python escapes
-    print(json.dumps(value, indent=2, ensure_ascii=escaped, allow_nan=False))
+    print(json.dumps(valid_unicode(value), indent=2, ensure_ascii=escaped, allow_nan=False))
 
 
 def write_metrics(folder: Path, summary: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
@@ -129,14 +129,14 @@ def write_metrics(folder: Path, summary: dict[str, Any], rows: Sequence[dict[str
     import csv
     import io
 
-    from finola.files import write_text
+    from finola.files import write_json, write_text
 
     table = io.StringIO()
     writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_text(folder / "images.csv", table.getvalue())
-    write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+    write_json(folder / "summary.json", summary)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 import finola
 from finola.deployment.parts import Description, Part, describe
 from finola.errors import InputError, UnknownNameError, require
-from finola.files import digest_of_weights, output_paths, write_bytes, write_text
+from finola.files import digest_of_weights, output_paths, write_bytes, write_json
 from finola.hub import read_json
 from finola.layers import fold_norms
 from finola.serialization import FULL_PRECISION
@@ -75,7 +74,7 @@ def export(
         write_bytes(targets[part.name], data)
         graphs[part.name] = {"file": targets[part.name].name, "bytes": len(data), **_shapes(part)}
     manifest = _manifest(model, described, format, half, graphs, name)
-    write_text(targets[MANIFEST], json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+    write_json(targets[MANIFEST], manifest)
     return manifest
 
 

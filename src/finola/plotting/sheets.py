@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from finola.errors import printable
 from finola.image_io import pixels, save_photo, to_pillow, to_uint8
 from finola.metrics import psnr
 
@@ -47,7 +48,7 @@ def save_contact_sheet(
             original = dataset[(0, row["index"])].images.float() / 255
             rebuilt = model(original.to(parameter), **options)
             left, top = column * (2 * SIDE + 12), row_number * (SIDE + CAPTION)
-            text = f"{word}: {row[key]:.2f} dB  {row['name'][-40:]}"
+            text = f"{word}: {row[key]:.2f} dB  {printable(row['name'])[-40:]}"
             ImageDraw.Draw(sheet).text((left + 4, top + 2), text, fill="black")
             for number, image in enumerate((original, rebuilt)):
                 picture = to_pillow(image[0])
@@ -86,7 +87,7 @@ def _captioned(image: Tensor, title: str, metrics: str) -> Tensor:
     crop = crop.repeat_interleave(SCALE, -1).repeat_interleave(SCALE, -2)
     tile = Image.new("RGB", (SCALE * CROP + 6, SCALE * CROP + CROP_CAPTION), "white")
     pen = ImageDraw.Draw(tile)
-    pen.text((3, 3), title, fill="black")
+    pen.text((3, 3), printable(title), fill="black")
     pen.text((3, 17), metrics, fill="black")
     tile.paste(to_pillow(crop), (3, CROP_CAPTION - 2))
     return pixels(tile)

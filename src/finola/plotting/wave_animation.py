@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from finola.errors import InputError, require
-from finola.plotting.style import INK
+from finola.plotting.style import INK, show_as_text
 from finola.plotting.waves import caption, zeta_of_tile
 from finola.propagation import Position, start_positions
 from finola.wave.analysis import waves
@@ -70,6 +70,7 @@ def _render(values: NDArray[np.float64], quadrant: str, title: str) -> Iterator[
     across, along = quadrant.split("-")
     figure = Figure(figsize=(7.2, 3.9), dpi=100, facecolor="white", layout="constrained")
     figure.suptitle(title, fontsize=9, color=INK)
+    show_as_text(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     drawn = left.imshow(values, cmap="cividis", vmin=-reach, vmax=reach, interpolation="nearest", aspect="auto")
     figure.colorbar(drawn, ax=left, shrink=0.8)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finola.files import write_text
+from finola.files import write_json
 from finola.training.config import Recipe
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
             found |= {name: _plain(value) for name, value in function(run).items()}
     found |= {name: _plain(summary["metrics"].get(f"val/{name}")) for name in missing if name not in found}
     if missing:
-        write_text(path, json.dumps(found, indent=1) + "\n")
+        write_json(path, found)
     return {name: found[name] for name in wanted}
 
 

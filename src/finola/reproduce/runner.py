@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from finola.config import ModelConfig
-from finola.errors import FinolaError, InputError
-from finola.files import write_text
+from finola.errors import FinolaError, InputError, valid_unicode
+from finola.files import write_json
 from finola.recipes.table import canonical
 from finola.reproduce.definitions import SCALES, Claim, Row
 from finola.reproduce.measures import machine, measure, minutes, validation_curve
@@ -105,7 +105,7 @@ def describe_data(path: str | None) -> dict[str, Any]:
     for source in parts.values():
         for index in range(len(source)):
             digest.update(f"{source.name(index)}\n".encode(errors="surrogateescape"))
-    name = Path(path or os.environ["FINOLA_DATA"]).name
+    name = valid_unicode(Path(path or os.environ["FINOLA_DATA"]).name)
     return {"name": name, **{split: len(source) for split, source in parts.items()}, "digest": digest.hexdigest()[:12]}
 
 
@@ -156,7 +156,7 @@ def _check_data(job: Job, described: dict[str, Any]) -> None:
     if path.exists() and json.loads(path.read_text(encoding="utf-8")) != described:
         raise InputError(f"{job.folder} was trained on other photos named {described['name']}. Choose another --runs.")
     job.folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(described) + "\n")
+    write_json(path, described)
 
 
 def _run_all(
@@ -205,7 +205,7 @@ def run_job(job: Job, threads: int | None = None) -> None:
             code = process.wait()
         finally:
             _RUNNING.discard(process)
-    write_text(job.folder / MACHINE, json.dumps(machine()) + "\n")
+    write_json(job.folder / MACHINE, machine())
     if job.status() not in FINAL:
         if code in (130, 143) or code < 0:
             raise Stopped(f"{job.folder} was interrupted. Repeat the command to resume it.")
@@ -289,8 +289,8 @@ def _store(
     folder = results / scale
     folder.mkdir(parents=True, exist_ok=True)
     # Times first, so that every stored result has one.
-    write_text(folder / f"{claim.name}.times.json", json.dumps(times, indent=1, ensure_ascii=False) + "\n")
-    write_text(folder / f"{claim.name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    write_json(folder / f"{claim.name}.times.json", times)
+    write_json(folder / f"{claim.name}.json", result)
     return result
 
 

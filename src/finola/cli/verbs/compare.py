@@ -20,7 +20,7 @@ from finola.cli.inputs import (
 from finola.cli.loop import report_failures
 from finola.cli.output import add_force, input_files, print_json, print_line, print_table, progress_bar
 from finola.errors import InputError
-from finola.files import cache_folder, output_paths, plot_path, write_text
+from finola.files import cache_folder, output_paths, plot_path, write_json
 from finola.locations import WRITE, user_path
 
 HELP = "compare models with DCT, wavelets, KLT and image codecs on photos"
@@ -62,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import json
     import shlex
     import sys
     import time
@@ -101,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     result["command"] = f"finola {shlex.join(sys.argv[1:])}"
     result["left_out"] = left_out
     if args.out:
-        write_text(user_path(args.out), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        write_json(user_path(args.out), result)
     if args.plot:
         from finola.plotting.rate_distortion import plot_rate_distortion
 

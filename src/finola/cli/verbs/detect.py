@@ -12,7 +12,7 @@ from finola.cli.verbs import Verb
 from finola.cli.verbs.photos import unique_names
 from finola.config import show_size
 from finola.errors import InputError, require
-from finola.files import output_paths, write_text
+from finola.files import output_paths, write_json
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
 
 def run(args: argparse.Namespace, masks: bool) -> int:
     """Detect or segment objects in all photos. Unreadable photos are reported, and the exit code is then 2."""
-    import json
 
     if not 0 <= args.score <= 1:
         raise InputError(f"--score is {args.score}, but must be between 0 and 1.")
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace, masks: bool) -> int:
             content["annotations"].append(entry | own)
         names = [model.classes[label] for label in detections.labels.tolist()]
         rows.append({"photo": photo.name, "size": show_size((height, width)), "objects": names})
-    write_text(target, json.dumps(content) + "\n")
+    write_json(target, content, indent=None)
     if args.json:
         print_json(content)
         return loop.code

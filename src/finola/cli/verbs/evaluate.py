@@ -139,13 +139,12 @@ def _evaluate_classifier(args: argparse.Namespace, model: Classifier) -> int:
 
 
 def _evaluate_detector(args: argparse.Namespace) -> int:
-    import json
 
     from finola.data.detection import Fit, ObjectDataset
     from finola.data.discovery import open_data
     from finola.data.sources import evenly
     from finola.evaluation.detection import METRICS, evaluate_detection
-    from finola.files import write_text
+    from finola.files import write_json
     from finola.model_zoo import load_detector
 
     model = load_detector(args.model).to(device_of(args))
@@ -162,8 +161,8 @@ def _evaluate_detector(args: argparse.Namespace) -> int:
     summary["left_out"] = dataset.left_out()
     if args.out:
         out = Path(args.out)
-        write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
-        write_text(out / "results.json", json.dumps(results) + "\n")
+        write_json(out / "summary.json", summary)
+        write_json(out / "results.json", results, indent=None)
     code = report_unreadable(args.verb, dataset)
     if args.json:
         print_json(summary)

@@ -29,7 +29,7 @@ from finola.cli.loop import Loop, report_unreadable
 from finola.cli.output import add_force, input_files, print_json, print_line, print_table
 from finola.config import DEFAULT_WHOLE
 from finola.errors import InputError
-from finola.files import output_path, plot_path, write_text
+from finola.files import output_path, plot_path, write_json
 from finola.model_zoo import check_name
 
 if TYPE_CHECKING:
@@ -228,7 +228,6 @@ def _neighbours(args: argparse.Namespace) -> int:
 
 
 def _observe(args: argparse.Namespace) -> int:
-    import json
 
     from finola.evaluation.latent.observations import observe
     from finola.evaluation.latent.statistics import Statistics, stored_statistics
@@ -246,7 +245,7 @@ def _observe(args: argparse.Namespace) -> int:
     measured = observe(model, statistics, _pixels(data, "observing"))
     result |= measured | {"model": args.model, "name": measured["model"]}
     if args.out:
-        write_text(Path(args.out), json.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_json(Path(args.out), result)
     if args.json:
         print_json(result)
     else:

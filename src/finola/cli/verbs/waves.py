@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from finola.cli.loop import Loop, report_unreadable
 from finola.cli.output import add_force, input_files, print_json, print_line, print_table, progress
 from finola.cli.verbs import Verb
 from finola.errors import InputError
-from finola.files import output_path, output_paths, plot_path, write_text
+from finola.files import output_path, output_paths, plot_path, write_json
 from finola.model_zoo import check_name
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def spectrum(args: argparse.Namespace) -> int:
         batches = progress(_batches(dataset, side, few), -(-few // BATCH), f"side {side}: amplitudes")
         spectra.append(measure_radius(found, batches).to_json())
     count -= len(dataset.unreadable)
-    write_text(out, json.dumps({"photos": count, "spectra": spectra}, indent=1) + "\n")
+    write_json(out, {"photos": count, "spectra": spectra})
     print_line(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
     return report_unreadable(args.verb, dataset)
 
