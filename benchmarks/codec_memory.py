@@ -22,13 +22,13 @@ from finola.cli.verbs.codec import compress_one, decompress_one
 what, source, target = sys.argv[1:]
 begin = time.perf_counter()
 from finola.codec.calibration import load_codec
-load_codec("tile64-512")
+load_codec("waves512")
 idle = 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 if what == "encode":
     from finola.codec.codec import compress
     row = {"bytes": len(compress(source, quality=30).data)}
 elif what == "compress":
-    row = compress_one(Photo(source), target, {"quality": 30, "model": "tile64-512"})
+    row = compress_one(Photo(source), target, {"quality": 30, "model": "waves512"})
 else:
     row = decompress_one(Photo(source), target, None)
 peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])

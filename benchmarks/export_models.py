@@ -21,7 +21,7 @@ from finola.deployment.exporter import MANIFEST
 from finola.model_zoo import load_model
 from finola.reproduce.measures import machine
 
-MODELS = ("tile32", "tile64", "tile64-512", "photo256", "paper64", "masked-b-w720")
+MODELS = ("tile32", "photo256", "paper64", "waves512")
 REPEATS = 10
 
 

@@ -38,7 +38,7 @@ class Samples:
 
         y, x = torch.meshgrid(torch.arange(70), torch.arange(90), indexing="ij")
         image = torch.stack([(3 * x + y) % 256, (x * x // 40 + 2 * y) % 256, 255 - x - y]).to(torch.uint8)
-        return [compress(image, quality=40, model=model).data for model in ("tile64", "tile32")]
+        return [compress(image, quality=40, model=model).data for model in ("waves512", "tile32")]
 
     def _models(self) -> list[dict[str, bytes]]:
         """The files of two small codecs, of fixed and of elastic length: config.json and both safetensors."""

@@ -1,6 +1,6 @@
 """How far tiles show: steps between pixels across tile borders, over steps elsewhere, in decoded photos.
 
-    python benchmarks/tile_borders.py kodak --models tile64-512 tile64 waves512 --out results/tile-borders.json
+    python benchmarks/tile_borders.py kodak --models waves512 --out results/tile-borders.json
 
 In a photo itself the ratio is 1 but for chance. JPEG's blocks of 8 pixels at the same rate stand beside it.
 """
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", help="photos (default: FINOLA_DATA)")
     parser.add_argument("--bpp", type=float, default=0.19, help="the most bits per pixel (default: 0.19)")
-    parser.add_argument("--models", nargs="+", default=["tile64-512"])
+    parser.add_argument("--models", nargs="+", default=["tile32"])
     parser.add_argument("--effort", type=int, default=0, help="of finola compress")
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()

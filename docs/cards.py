@@ -19,13 +19,10 @@ RESULTS = Path(__file__).parent.parent / "results"
 DESCRIPTIONS = {
     "tile32": "32×32 tiles, one vector q of 512 channels each with as many latents as the tile needs; networks on "
     "pixels before the analysis and after the read-out of exact plane waves.",
-    "tile64": "64×64 tiles, one vector q of 256 channels each, propagated to a 16×16 map; decoded across tiles.",
-    "tile64-512": "`tile64` with 512 channels: higher quality with twice the latents.",
     "photo256": "A whole 256×256 photo from **one** vector of 3072 channels: exact plane waves on a 16×16 map, with "
     "networks on pixels before the analysis and after the read-out.",
     "paper64": "The paper's architecture from random weights, on images of 64×64 pixels: Mobile-Former W720, attention "
     "pooling to one vector of 256 channels, FINOLA on an 8×8 map, a linear decoder.",
-    "masked-b-w720": "Mobile-Former W720 pre-trained with masked FINOLA-B, and a tran-1 head for ten classes.",
 }
 DATA = {
     "photos256": "the train split of `photos256` (4,866 photos at 256×256, three quarters ImageNet-like, else Pixabay)",
@@ -33,11 +30,8 @@ DATA = {
 }
 STAGES = {
     "tile32": ("train-tile32",),
-    "tile64": ("train-tile64", "train-tile64/polish"),
-    "tile64-512": ("train-tile64-512", "train-tile64-512-quantised"),
     "photo256": ("train-photo256",),
     "paper64": ("train-paper64",),
-    "masked-b-w720": ("train-masked-b-w720/pre-training", "train-masked-b-w720"),
 }
 """Run directories in results/ of all stages of training; each has the settings of its run in recipe.yaml."""
 CURVES = {"paper64": "compare-photos256-64-160.json"}
@@ -106,8 +100,6 @@ def _metrics(name: str) -> str:
     rows = []
     files = [json.loads(file.read_text()) for file in sorted(RESULTS.glob(f"evaluate-{name}-*.json"))]
     for found in sorted(files, key=lambda found: (found.get("effort") or 0, found.get("latents") or 0)):
-        if found["model"] != name:  # the pattern of tile64 also matches tile64-512
-            continue
         options = {"crop": "--crop", "latents": "--latents", "per_tile": "--per-tile", "effort": "--effort"}
         options |= {"limit": "--limit"}
         chosen = "".join(f" {flag} {found[key]}" for key, flag in options.items() if found.get(key))

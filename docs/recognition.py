@@ -176,19 +176,6 @@ def plot_study() -> None:
     save_figure(figure, HERE / STUDY_IMAGE)
 
 
-def bundled() -> str:
-    found = json.loads((RESULTS / "evaluate-masked-b-w720-imagenette128.json").read_text())
-    top_1, top_5 = (f"{100 * found[key]:.1f} %" for key in ("accuracy", "accuracy_5"))
-    return (
-        "\n## The bundled classifier\n\n`masked-b-w720` was pre-trained with masked FINOLA-B for 55 minutes on one "
-        "thread, on 106,000 images of 128 pixels, and has a tran-1 head on the frozen encoder. On "
-        f"{found['images']:,} val photos of ten classes its top-1 accuracy is {top_1} and its top-5 accuracy {top_5} "
-        "(`finola evaluate masked-b-w720 imagenette128 --split val`). It demonstrates the pipeline from pre-training "
-        "without labels to `finola classify -m masked-b-w720`; it is not a good classifier (training: "
-        "`results/train-masked-b-w720`).\n"
-    )
-
-
 def quoted() -> str:
     found = json.loads((Path(finola.heads.__file__).parent / "quoted.json").read_text())
     lines = ["\n## Results of the paper (ImageNet-1K, quoted, not measured here)\n"]
@@ -225,7 +212,7 @@ def speed() -> str:
 
 def page() -> str:
     """The page as Markdown."""
-    return HEAD + bundled() + study() + speed() + quoted()
+    return HEAD + study() + speed() + quoted()
 
 
 def main() -> None:

@@ -63,8 +63,8 @@ NOTES = """
   representation without either exists and is better. Nothing in the loss asks for it; whether training of the paper's
   length finds it is open.
 - **The end of the curves.** The paper's models, trained for weeks, are 2.2 dB above the KLT. From the wave start,
-  `tile64` gained 0.7 dB over it in hours. Whether a random start overtakes a wave start after enough images cannot be
-  seen on two cores.
+  the recipe `waves-tile64` gains 0.5 dB over it in half an hour. Whether a random start overtakes a wave start after
+  enough images cannot be seen on two cores.
 """
 
 

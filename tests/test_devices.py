@@ -29,7 +29,7 @@ def test_operations_on_two_devices_raise():
     [
         ("tile32", {"quality": 40}),
         ("tile32", {"bpp": 0.5, "effort": 1}),
-        ("tile64", {"quality": 40, "effort": 1}),
+        ("waves512", {"quality": 40, "effort": 1}),
         ("waves512", {"mode": "paper"}),
     ],
 )

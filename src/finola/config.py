@@ -16,7 +16,7 @@ Size = tuple[int, int]
 
 DEFAULT_MODEL = "tile32"
 DEFAULT_CODEC = "tile32"
-PLAIN_CODEC = "tile64-512"  # for mode paper, which needs q of a fixed length
+PLAIN_CODEC = "photo256"  # for mode paper, which needs q of a fixed length
 DEFAULT_WHOLE = "photo256"  # encodes a whole image as one vector
 """Default models of the commands."""
 DEFAULT_LATENTS = 4096

@@ -3,8 +3,8 @@
 A name has one meaning for `finola.load`, `from_pretrained`, the codec, the command line and the page:
 
 1. The name of a bundled model is that model.
-2. Any other name is a folder, if it exists. A folder named like a bundled model is written as a path, `./tile64` or
-   `Path("tile64")`.
+2. Any other name is a folder, if it exists. A folder named like a bundled model is written as a path, `./tile32` or
+   `Path("tile32")`.
 3. Otherwise `owner/name` is a repository of the Hugging Face Hub.
 """
 
@@ -41,8 +41,8 @@ TYPES = {
 def bundled_models(*wanted: str) -> list[str]:
     """Names of the models bundled with the package, of these types or of all.
 
-    >>> bundled_models("classifier")
-    ['masked-b-w720']
+    >>> bundled_models("autoencoder")
+    ['paper64', 'photo256', 'tile32']
     """
     names = sorted(file.parent.name for file in WEIGHTS_FOLDER.glob(f"*/{CONFIG}"))
     return [name for name in names if not wanted or read_config(WEIGHTS_FOLDER / name)["type"] in wanted]
@@ -55,7 +55,7 @@ def local_folder(name: str | Path) -> Path | None:
             return WEIGHTS_FOLDER / name
         if name in UNTRAINED:
             return None
-    folder = user_path(name).absolute()  # absolute, since str(Path("./tile64")) is the bundled name
+    folder = user_path(name).absolute()  # absolute, since str(Path("./tile32")) is the bundled name
     return folder if folder.is_dir() else None
 
 
@@ -64,8 +64,8 @@ def resolve(name: str | Path, **options: Any) -> Path | None:
 
     None if `name` is neither a folder nor the id of a repository. `options` are arguments of `hf_hub_download`.
 
-    >>> resolve("tile64").name
-    'tile64'
+    >>> resolve("tile32").name
+    'tile32'
     """
     folder = local_folder(name)
     if folder is not None:
@@ -109,7 +109,7 @@ def check_type(name: str | Path, config: Mapping[str, Any], *wanted: str) -> Non
 def model_type(name: str | Path) -> str | None:
     """Type of a trained model, a key of `TYPES`; None if the name is not that of a trained model.
 
-    >>> model_type("tile64")
+    >>> model_type("tile32")
     'autoencoder'
     """
     folder = resolve(name)
@@ -119,8 +119,8 @@ def model_type(name: str | Path) -> str | None:
 def full_name(name: str) -> str:
     """One-line name of a bundled autoencoder; other names are returned unchanged.
 
-    >>> full_name("tile64")
-    'waves+conv/256x1@16:64'
+    >>> full_name("waves512")
+    'waves/512x1@16:64'
     """
     if name in UNTRAINED:
         return UNTRAINED[name]

@@ -30,7 +30,7 @@ class Count:
 def sizes(name: str) -> dict[str, Count]:
     """`count`, from the counts stored in the package if it has them: fast for every name of `finola models`.
 
-    >>> sizes("tile64")["encoder"] == count("tile64")["encoder"]
+    >>> sizes("tile32")["encoder"] == count("tile32")["encoder"]
     True
     """
     stored = _stored_counts().get(name)

@@ -106,11 +106,7 @@ def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> 
 
 
 def load_classifier(name: str | Path) -> Classifier:
-    """Load a trained classifier from a bundled name, a folder or a hub id, in evaluation mode.
-
-    >>> len(load_classifier("masked-b-w720").classes)
-    10
-    """
+    """Load a trained classifier from a folder or a hub id, in evaluation mode."""
     folder = model_folder(name, "classifier")
     if folder is None:
         raise _not_found(name, "classifier")
@@ -136,8 +132,8 @@ def load_model(name: str | Path, *, untrained: bool = False) -> nn.Module:
     With `untrained`, the name of an encoder that has no trained weights builds it randomly initialised, as
     `load_encoder` does.
 
-    >>> type(load_model("masked-b-w720")).__name__
-    'Classifier'
+    >>> type(load_model("paper64")).__name__
+    'Autoencoder'
     """
     kind = model_type(name)
     if kind == "masked":

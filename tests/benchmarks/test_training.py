@@ -67,7 +67,7 @@ def test_command_prints_all_measurements(capsys: pytest.CaptureFixture[str]) -> 
     assert "images/s" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["propagation", "tile64"], ["train", "--quick"], ["codec", "tile64", "seed=1"]])
+@pytest.mark.parametrize("words", [["propagation", "tile32"], ["train", "--quick"], ["codec", "tile32", "seed=1"]])
 def test_options_of_another_subject_are_rejected(words: list[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(words)

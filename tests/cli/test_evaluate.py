@@ -135,8 +135,9 @@ def test_invalid_options_print_one_line(verb, model, options, word, photos, caps
     assert word in failed(capsys, [verb, *arguments, *options])
 
 
-def test_options_of_autoencoders_are_rejected_for_classifiers(photos, capsys):
-    assert "classifier" in failed(capsys, ["evaluate", "masked-b-w720", str(photos), "--effort", "1"])
+def test_options_of_autoencoders_are_rejected_for_classifiers(photos, tmp_path, capsys):
+    Classifier("test_resnet", "lin", ["cat", "dog"], 32).save_pretrained(tmp_path / "classifier")
+    assert "classifier" in failed(capsys, ["evaluate", str(tmp_path / "classifier"), str(photos), "--effort", "1"])
 
 
 def test_table_is_printed(photos, capsys):

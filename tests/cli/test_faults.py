@@ -21,6 +21,7 @@ from finola.cli.output import print_json
 from finola.codec.codec import compress
 from finola.encoders.elastic import ElasticEncoder
 from finola.encoders.waves import WaveEncoder
+from finola.heads import Classifier
 from finola.heads.detector import Detector
 from finola.heads.mask_rcnn import Segmenter
 from finola.image_io import read_photo, save_photo
@@ -57,14 +58,14 @@ WRITES: dict[str, tuple[list[str], str]] = {  # arguments, and a file that they 
 FROM_FILES = [verb for verb in WRITES if verb != "export"]  # its input is a folder, whose files have other names
 ON_PHOTOS = {verb for verb, (arguments, _) in WRITES.items() if {"MODEL", "INPUT"} <= {*arguments}}
 READS = {  # verbs without an argument for an output file
-    "classify": ["INPUT", "-m", "masked-b-w720"],
+    "classify": ["INPUT", "-m", "CLASSIFIER"],
     "info": ["INPUT"],
     "models": ["INPUT"],
     "probe": ["test_resnet", "INPUT"],
     "reproduce": ["table:comp-norm", "--data", "INPUT"],
 }
 WITHOUT_INPUT = {"app", "plan"}
-NO_MODEL = {"MODEL": "no-such-model", "DETECTOR": "no-such-model", "SEGMENTER": "no-such-model"}
+NO_MODEL = dict.fromkeys(["MODEL", "DETECTOR", "SEGMENTER", "CLASSIFIER"], "no-such-model")
 NO_MODEL |= {"CODEC": "no-such-model", "METHOD": "no-such-method", "SIDE": "1"}
 
 
@@ -89,13 +90,14 @@ def inputs(tmp_path_factory) -> dict[str, str]:
     (folder / "photo.finola").write_bytes(compress(str(folder / "photo.png"), model="waves512").data)
     Detector("test_resnet", "mf-dec-211", classes=["cat"], size=(64, 64)).save_pretrained(folder / "detector")
     Segmenter("test_resnet", classes=["cat"], size=(64, 64)).save_pretrained(folder / "segmenter")
+    Classifier("test_resnet", "lin", ["cat", "dog"], 64).save_pretrained(folder / "classifier")
     (folder / "data").mkdir()
     for number in range(3):
         save_photo(torch.rand(3, 64, 64), folder / "data" / f"{number}.png")
     statistics = str(folder / "q.safetensors")
     assert main(["latent", "fit", str(folder / "data"), "--split", "all", "-m", WAVES, "-o", statistics]) == 0
     names = {"INPUT": "photo.png", "COMPRESSED": "photo.finola", "STATISTICS": "q.safetensors"}
-    names |= {"DETECTOR": "detector", "SEGMENTER": "segmenter", "DATA": "data"}
+    names |= {"DETECTOR": "detector", "SEGMENTER": "segmenter", "CLASSIFIER": "classifier", "DATA": "data"}
     return {key: str(folder / name) for key, name in names.items()} | {
         "MODEL": WAVES,
         "CODEC": "waves512",

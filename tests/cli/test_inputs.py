@@ -90,9 +90,9 @@ def test_the_model_is_an_option_wherever_it_is_meant(home, capsys):
         assert main(["evaluate", *words, "--json"]) == 0
         results.append(json.loads(capsys.readouterr().out))
     assert results[0] == results[1] == results[2] and results[0]["model"] == MODEL
-    assert MODEL in failed(capsys, ["evaluate", "tile64", "photos", "-m", MODEL])
+    assert MODEL in failed(capsys, ["evaluate", "tile32", "photos", "-m", MODEL])
     failed(capsys, ["evaluate"])
-    failed(capsys, ["waves", "tile64", "-m", MODEL])
+    failed(capsys, ["waves", "tile32", "-m", MODEL])
 
 
 @pytest.mark.parametrize("limit", ["0", "-3", "many"])
@@ -119,21 +119,21 @@ def test_a_device_that_is_not_there_is_rejected(arguments, home, capsys):
         ["compress", "no-such.jpg"],
         ["compress", "x.jpg", "--quality", "500"],
         ["decompress", "no-such.finola"],
-        ["classify", "no-such.jpg", "-m", "masked-b-w720"],
-        ["reconstruct", "x.jpg", "-m", "tile46"],
-        ["classify", "x.jpg", "-m", "tile46"],
+        ["classify", "no-such.jpg", "-m", "classifier"],
+        ["reconstruct", "x.jpg", "-m", "tile23"],
+        ["classify", "x.jpg", "-m", "tile23"],
         ["detect", "no-such.jpg", "-m", "x"],
-        ["evaluate", "tile64", "no-such-data"],
+        ["evaluate", "tile32", "no-such-data"],
         ["compare", "no-such-data"],
         ["probe", "mf-w720", "no-such-data"],
         ["probe", "mf-w720", "smoke", "--probes", "svm"],
-        ["calibrate", "tile64", "no-such-data", "-o", "x.safetensors"],
+        ["calibrate", "tile32", "no-such-data", "-o", "x.safetensors"],
         ["spectrum", "no-such-data", "-o", "x.json"],
-        ["waves", "tile64", "--images", "no-such.jpg"],
-        ["waves", "tile64", "--images", ".", "--plot", "x.doc"],
+        ["waves", "tile32", "--images", "no-such.jpg"],
+        ["waves", "tile32", "--images", ".", "--plot", "x.doc"],
         ["latent", "fade", "no-such.jpg", "-o", "x.png"],
         ["grow", "no-such.jpg", "-o", "x.gif"],
-        ["curvature", "no-such.jpg", "-m", "tile64", "-o", "x.png"],
+        ["curvature", "no-such.jpg", "-m", "tile32", "-o", "x.png"],
         ["reconstruct"],
         ["no-such-verb"],
     ],

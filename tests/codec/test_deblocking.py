@@ -65,7 +65,7 @@ def test_border_of_a_narrow_last_tile_is_smoothed() -> None:
 
 def test_steps_at_borders_of_a_decoded_photo_decrease() -> None:
     photo = read_photo("skimage:astronaut")
-    container = read_container(compress(photo, bpp=0.12, model="tile64-512").data)
+    container = read_container(compress(photo, bpp=0.12, model="waves512").data)
     side = find_codec(container, None).model.config.image_size[0]
     plain, smoothed = decode(container, deblock=False), decode(container)
 

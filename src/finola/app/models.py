@@ -25,7 +25,7 @@ WHOLE = "waves/1024x1@16"  # one vector for a 256×256 photo, untrained
 STATISTICS_TILES = 2048  # used to compute statistics for models without stored ones
 CROP = 256
 PIXELS = 2_000_000
-"""Maximum size of a model's input. On two cores the slowest bundled model, tile64-512, takes 3 to 6 seconds per million
+"""Maximum size of a model's input. On two cores the slowest bundled model, photo256, takes 3 to 6 seconds per million
 pixels, including other formats and metrics: a comparison takes about ten seconds, and memory stays below 1.5 GB."""
 
 

@@ -201,7 +201,7 @@ def add_leading_model(parser: argparse.ArgumentParser, help: str = MODEL) -> Non
 
 
 def take_leading_model(args: argparse.Namespace) -> None:
-    """Set `args.model`. With -m, the first positional argument is the data, as in `finola evaluate -m tile64 kodak`."""
+    """Set `args.model`. With -m, the first positional argument is the data, as in `finola evaluate -m tile32 kodak`."""
     if args.chosen is not None:
         if args.model is not None:
             if getattr(args, "data", "") is not None:
@@ -209,7 +209,7 @@ def take_leading_model(args: argparse.Namespace) -> None:
             args.data = args.model
         args.model = args.chosen
     if args.model is None:
-        raise InputError("No model given. Name one, such as tile64; finola models lists all.")
+        raise InputError("No model given. Name one, such as tile32; finola models lists all.")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

@@ -85,8 +85,8 @@ def label(word: str) -> str:
 def curve_label(result: Row, name: str) -> str:
     """Display name of a curve, with the codec that the stored rows were measured with.
 
-    >>> curve_label({"methods": [{"word": "finola@0.2", "label": "finola (tile64)"}]}, "finola")
-    'finola (tile64)'
+    >>> curve_label({"methods": [{"word": "finola@0.2", "label": "finola (tile32)"}]}, "finola")
+    'finola (tile32)'
     """
     at_rate = (row["label"] for row in result["methods"] if row["word"].startswith(f"{name}@"))
     return next(at_rate, NAMES.get(name, name))

@@ -45,8 +45,8 @@ def choose(groups: dict[str, list[str]], words: Sequence[str]) -> dict[str, list
 
     A word is the name of a model, the name of a recipe that trains it, or a pattern of such names.
 
-    >>> choose({"a": ["tile32", "tile64"], "b": ["waves512"]}, ["tile*", "waves/64x1@8:32"])
-    {'a': ['tile32', 'tile64'], 'named': ['waves/64x1@8:32']}
+    >>> choose({"a": ["tile32", "photo256"], "b": ["waves512"]}, ["tile*", "waves/64x1@8:32"])
+    {'a': ['tile32'], 'named': ['waves/64x1@8:32']}
     """
     from finola.config import nearest
     from finola.errors import UnknownNameError
