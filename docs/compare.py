@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from finola.compare.bjontegaard import MIN_RATIO
-from finola.compare.report import by_latents, by_rate, curve_label, fixed_length
+from finola.compare.report import by_latents, by_rate, curve_label, deltas, fixed_length
 from finola.plotting.rate_distortion import plot_rate_distortion
 
 HERE = Path(__file__).parent
@@ -22,6 +22,13 @@ for each photo. The encoding time is that of the search, without files that were
 rate–distortion curve. Where no quality fits, the smallest file is used, so that WebP may exceed the rate.
 
 JPEG 2000 is written with its colour transform, which Pillow leaves off by default.
+
+At 256×256 pixels headers weigh: of the 1,557 bytes that 0.19 bits per pixel allow, a uniformly grey photo takes 665 as
+JPEG, 327 as AVIF, 260 as JPEG 2000, 174 as WebP and 57 as `.finola`. On the photos of Kodak, six times as large, the
+share is a sixth of that.
+
+The val photos of photos256 are easier than ImageNet-1K val: the DCT, which has nothing to learn, is 0.03 to 0.66 dB
+above the paper's rows with as many coefficients. Subtract as much where quoted numbers stand beside measured ones.
 
 The DCT, DWT and DTCWT retain the same coefficients as in Table 5 (`table:comp-dct`) and Table 6 (`table:comp-dwt`). The
 paper does not name its wavelet; its coefficient counts imply six taps, and db3 (Daubechies) is used here. The KLT is
@@ -45,7 +52,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         parts.append(latents_table(result))
         parts += [rate_table(rate, methods) for rate, methods in by_rate(result["methods"]).items()]
         parts.append(plain_table(fixed_length(result["methods"])))
-        parts.append(delta_table(result))
+        parts += [delta_table(result, reference) for reference in ("jpeg", "avif")]
         parts += [f"Not measured: {sentence}.\n" for sentence in result["left_out"]]
     parts.append(quoted_tables(next(iter(results.values()))["quoted"]))
     parts.append(
@@ -82,18 +89,18 @@ def rate_table(rate: str, methods: list[dict[str, Any]]) -> str:
     return f"### Files of at most {rate} bits per pixel\n\n" + table(["method", "bpp", *METRICS], rows)
 
 
-def delta_table(result: dict[str, Any]) -> str:
+def delta_table(result: dict[str, Any], reference: str) -> str:
     rows = []
-    for name, delta in result["against_jpeg"].items():
+    for name, delta in deltas(result["curves"], reference).items():
         common = "none" if delta["rates"] is None else "{:.2f} to {:.2f}".format(*delta["rates"])
         values = ["", ""]
         if delta["bd_rate_percent"] is not None and delta["bd_psnr_db"] is not None:
             values = [f"{delta['bd_rate_percent']:+.1f} %", f"{delta['bd_psnr_db']:+.2f}"]
         rows.append([curve_label(result, name), common, *values])
-    text = f"""### Bjøntegaard deltas against optimised JPEG
+    text = f"""### Bjøntegaard deltas against {curve_label(result, reference)}
 
-Means over the rates that both curves cover, which differ from row to row. No value is given where the highest common
-rate is less than {MIN_RATIO:g} times the lowest.
+Means over the rates that both curves cover. They differ from row to row, so rows of one table cannot be subtracted. No
+value is given where the highest common rate is less than {MIN_RATIO:g} times the lowest.
 
 """
     return text + table(["method", "common rates, bpp", "rate", "PSNR, dB"], rows)

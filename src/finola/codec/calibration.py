@@ -30,12 +30,11 @@ from finola.wave.basis import WaveBasis
 from finola.wave.initialisation import wave_basis
 
 FILE = "codec.safetensors"
-# By its hash, the former hash of waves512, of its tables alone: files with it were written with exactly these waves.
-FORMER_HASHES = {bytes.fromhex("8da468b7"): bytes.fromhex("3a94ca70")}
 SAMPLES = 6  # tiles at which the Jacobian of the decoder is measured
 STEPS = (64, 88, 112, 136, 160)  # quantiser steps at which symbols are counted
 MAX_SCALE = 2**12  # of 16·log₂ of a standard deviation: 2**256 is beyond float32
-QUANTILE = 1e-3  # share of a latent's values that the fixed-length mode clips on each side
+PLAIN_BITS = 4  # per latent in the fixed-length mode
+LAST_LEVEL = (1 << PLAIN_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ class Calibration:
     """Linear transform latents = mean + synthesis · b, and the entropy coder of b.
 
     The coefficients b are uncorrelated, and a step in any of them causes the same squared error in the pixels. A plain
-    calibration has no coefficients (K = 0), only the range of every latent for the fixed-length mode.
+    calibration has no coefficients (K = 0), only the ranges of the fixed-length mode.
     """
 
     mean: Tensor  # (D,)
     synthesis: Tensor  # (D, K)
-    low: Tensor  # (D,), range of the fixed-length mode
+    low: Tensor  # (D,), range of every rotated latent in the fixed-length mode
     high: Tensor  # (D,)
     coder: Coder
 
@@ -70,6 +69,14 @@ class Calibration:
         """Quantise and dequantise latents (T, D) as a file with this step does."""
         values = torch.from_numpy(self.coder.quantise(self.analyse(latents), step).values)
         return self.synthesise(values.float() * step_size(step)).to(latents)
+
+    def levels(self, latents: Tensor) -> Tensor:
+        """Latents (T, D) → nearest levels of the fixed-length mode, 0 … LAST_LEVEL, of the rotated latents."""
+        return quantise_levels(rotate(latents), self.low, self.high)
+
+    def from_levels(self, levels: Tensor) -> Tensor:
+        """Levels (T, D) → latents (T, D)."""
+        return rotate(self.low + levels / LAST_LEVEL * (self.high - self.low))
 
     def save(self, path: Path) -> None:
         coder = self.coder
@@ -124,6 +131,41 @@ class Calibration:
         return cls(t["mean"].float(), t["synthesis"].float(), t["low"].float(), t["high"].float(), coder)
 
 
+def rotate(latents: Tensor) -> Tensor:
+    """Rotate latents (T, D) for the fixed-length mode: a DCT, fixed random signs, the inverse DCT.
+
+    Channels of exact waves have very different variances, for which equal numbers of bits are wasteful; rotated ones
+    have nearly equal variances. The rotation is its own inverse. As the coordinates of a wave model are orthogonal to
+    the all-ones vector, it maps A to O A Oᵀ and leaves the recurrence unchanged.
+
+    >>> x = torch.randn(2, 64)
+    >>> torch.allclose(rotate(rotate(x)), x, atol=1e-5)
+    True
+    """
+    from scipy.fft import dct, idct
+
+    signs = np.random.RandomState(0).choice([-1.0, 1.0], latents.shape[1])  # a stream that NumPy guarantees
+    rotated = idct(signs * dct(latents.double().numpy(), norm="ortho"), norm="ortho")
+    return torch.from_numpy(rotated).float()
+
+
+def quantise_levels(rotated: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Nearest of the levels 0 … LAST_LEVEL of rotated latents (T, D) between their limits (D,)."""
+    return ((rotated - low) / (high - low).clamp_min(1e-12) * LAST_LEVEL).round().clamp(0, LAST_LEVEL)
+
+
+def plain_ranges(rotated: Tensor) -> tuple[Tensor, Tensor]:
+    """Limits (D,) around the means of rotated latents (T, D), as wide as gives the levels the least squared error."""
+    deviation, mean = torch.std_mean(rotated, dim=0, correction=0)
+    errors = {}
+    for width in np.arange(1.5, 4.5, 0.1):
+        low, high = mean - width * deviation, mean + width * deviation
+        restored = low + quantise_levels(rotated, low, high) / LAST_LEVEL * (high - low)
+        errors[width] = float((restored - rotated).square().mean())
+    best = min(errors, key=errors.__getitem__)
+    return mean - best * deviation, mean + best * deviation
+
+
 @lru_cache(maxsize=4)
 def _inverse(synthesis: Tensor) -> Tensor:
     inverse: Tensor = torch.linalg.pinv(synthesis.double())
@@ -141,7 +183,6 @@ class CodecModel:
     hash: bytes
     model: Autoencoder
     calibration: Calibration
-    former_hash: bytes | None = None  # also accepted in files
 
     def latents(self, tiles: Tensor) -> Tensor:
         """Tiles (T, 3, h, w) → latents (T, D): q, or for a wave model only the coordinates of q in its basis."""
@@ -196,7 +237,6 @@ class ElasticCodec:
     hash: bytes
     model: Autoencoder
     coder: ElasticCoder
-    former_hash: None = None
 
 
 def codec_on(word: str, device: str | torch.device) -> CodecModel | ElasticCodec:
@@ -242,7 +282,7 @@ def load_codec(word: str) -> CodecModel | ElasticCodec:
     else:
         assert basis is not None
         name, digest = word, _hash(tables.read_bytes(), _spectrum_bytes(model, basis))
-    return CodecModel(name, digest, model.for_inference(), calibration, FORMER_HASHES.get(digest))
+    return CodecModel(name, digest, model.for_inference(), calibration)
 
 
 def _identity(folder: Path, tables: Path, *more: bytes) -> tuple[str, bytes]:
@@ -267,7 +307,7 @@ def calibrate(model: Autoencoder, batches: Iterable[Tensor], *, plain: bool = Fa
     """Calibrate a codec on batches of tiles (n, 3, h, w).
 
     Measures the covariance of the latents, the Jacobian of the pixels and the frequencies of the quantised symbols.
-    With `plain`, measures only the range of every latent, for the fixed-length mode.
+    With `plain`, measures only the ranges of the fixed-length mode.
     """
     model = model.eval()
     latents, sample = [], None
@@ -279,9 +319,7 @@ def calibrate(model: Autoencoder, batches: Iterable[Tensor], *, plain: bool = Fa
         raise InputError(f"Calibration requires at least 16 tiles, got {sum(map(len, latents))}; use more photos.")
     every = torch.cat(latents)
     mean = every.mean(0)
-    # In parts, because torch.quantile accepts at most 16 million numbers.
-    parts = every[:16384].split(512, dim=1)
-    low, high = (torch.cat([torch.quantile(x, p, dim=0) for x in parts]).float() for p in (QUANTILE, 1 - QUANTILE))
+    low, high = plain_ranges(rotate(every[:16384]))
     if plain:
         return Calibration(mean.float(), torch.empty(len(mean), 0), low, high, laplacian_coder([]))
     metric = _pixel_metric(model, to_latents(model, sample))

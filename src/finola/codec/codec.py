@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from finola.codec.calibration import CodecModel, ElasticCodec, bundled_codecs, codec_on
+from finola.codec.calibration import PLAIN_BITS, CodecModel, ElasticCodec, bundled_codecs, codec_on
 from finola.codec.container import ELASTIC, ENTROPY_CODED, FIXED_LENGTH, Container, read_container
 from finola.codec.deblocking import ELASTIC_SCALE, smooth_borders
 from finola.codec.elastic_photo import ElasticPhoto, decode_elastic
 from finola.codec.entropy_model import LAMBDA, Quantised, step_size
-from finola.codec.payload import CHUNK, FIXED_BITS, StoredTiles, pack_levels, round_to_levels
+from finola.codec.payload import CHUNK, StoredTiles, pack_levels, round_to_levels
 from finola.codec.rans import Encoder
 from finola.codec.rate_control import finest_within
 from finola.codec.rdo import ITERATIONS, FloatArray, refine
@@ -41,7 +41,7 @@ class Compressed:
     width: int
     height: int
     estimated_bits: float  # of the payload, by the entropy model
-    step: int = FIXED_BITS
+    step: int = PLAIN_BITS
 
     @property
     def bits_per_pixel(self) -> float:
@@ -98,7 +98,7 @@ def compress(
             b = refine(codec, source, b, partial(round_to_levels, codec), ITERATIONS[effort])
             b = codec.calibration.synthesise(torch.from_numpy(b)).numpy()
         payload = pack_levels(codec, torch.from_numpy(b))
-        return Compressed(pack(FIXED_BITS, payload), width, height, 8.0 * len(payload))
+        return Compressed(pack(PLAIN_BITS, payload), width, height, 8.0 * len(payload))
     coder = codec.calibration.coder
 
     def refined(step: int) -> FloatArray:
@@ -319,7 +319,7 @@ def find_codec(
     if model is None and container.model not in bundled_codecs():
         raise InputError(f"The file requires {required}, which is not bundled; give its folder with --model.")
     codec = codec_on(model or container.model, device)
-    if container.model_hash not in (codec.hash, codec.former_hash):
+    if container.model_hash != codec.hash:
         raise InputError(f"The file requires {required}, but {model or codec.id} has hash {codec.hash.hex()}.")
     return codec
 

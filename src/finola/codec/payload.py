@@ -18,34 +18,22 @@ from finola.codec.rdo import FloatArray
 from finola.errors import CorruptFileError
 from finola.tiling import Size, grid_of
 
-FIXED_BITS = 4  # per latent in the fixed-length mode
-LAST_LEVEL = (1 << FIXED_BITS) - 1
 CHUNK = 4096  # tiles processed at a time, which bounds the memory for photos of any size
 
 
 def pack_levels(codec: CodecModel, latents: Tensor) -> bytes:
     """Quantise latents (T, D) uniformly to four bits each between their calibrated limits, and pack two per byte."""
-    flat = _levels(codec, latents).to(torch.uint8).flatten().numpy()
+    flat = codec.calibration.levels(latents).to(torch.uint8).flatten().numpy()
     flat = np.append(flat, np.zeros(len(flat) % 2, np.uint8))
     packed: NDArray[np.uint8] = flat[0::2] << 4 | flat[1::2]
     return packed.tobytes()
 
 
-def _levels(codec: CodecModel, latents: Tensor) -> Tensor:
-    """Latents (T, D) → nearest levels of the fixed-length mode, 0 … LAST_LEVEL."""
-    low, high = codec.calibration.low, codec.calibration.high
-    return ((latents - low) / (high - low).clamp_min(1e-12) * LAST_LEVEL).round().clamp(0, LAST_LEVEL)
-
-
-def _from_levels(codec: CodecModel, levels: Tensor) -> Tensor:
-    low, high = codec.calibration.low, codec.calibration.high
-    return low + levels / LAST_LEVEL * (high - low)
-
-
 def round_to_levels(codec: CodecModel, b: FloatArray) -> tuple[FloatArray, float]:
     """Quantise b (T, K) as the fixed-length mode does. The rate cost is 0, because it does not depend on b."""
-    levels = _levels(codec, codec.calibration.synthesise(torch.from_numpy(b)))
-    return codec.calibration.analyse(_from_levels(codec, levels)), 0.0
+    calibration = codec.calibration
+    levels = calibration.levels(calibration.synthesise(torch.from_numpy(b)))
+    return calibration.analyse(calibration.from_levels(levels)), 0.0
 
 
 def integers(container: Container, codec: CodecModel) -> NDArray[np.int32]:
@@ -113,7 +101,7 @@ class StoredTiles:
         parts = [self._run(row * self._columns + columns.start, len(columns)) for row in rows]
         values = torch.from_numpy(np.concatenate(parts).astype(np.float32))
         calibration = self._codec.calibration
-        return calibration.synthesise(values * self._scale) if self._coded else _from_levels(self._codec, values)
+        return calibration.synthesise(values * self._scale) if self._coded else calibration.from_levels(values)
 
     def _run(self, first: int, count: int) -> NDArray[Any]:
         numbers = range(first // CHUNK, (first + count - 1) // CHUNK + 1)
