@@ -30,6 +30,12 @@ def test_a_crash_before_the_rename_leaves_the_old_file(tmp_path, monkeypatch):
     assert (tmp_path / "a.txt").read_text() == "old"
 
 
+def test_names_of_any_length_are_written(tmp_path):
+    name = "n" * (os.pathconf(tmp_path, "PC_NAME_MAX") - 4 if hasattr(os, "pathconf") else 251) + ".txt"
+    write_text(tmp_path / name, "text")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_saved_weights_have_default_permissions(tmp_path):
     write_text(tmp_path / "a.txt", "text")
     write_tensors(tmp_path / "b.safetensors", {"a": torch.zeros(1)})

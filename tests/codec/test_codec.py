@@ -20,10 +20,11 @@ from safetensors.torch import load_file, save_file
 
 import finola
 from finola.cli import main
-from finola.codec.calibration import Calibration, CodecModel, bundled_codecs, load_codec
+from finola.codec import calibration
+from finola.codec.calibration import Calibration, CodecModel, bundled_codecs, codec_hash, load_codec
 from finola.codec.codec import compress as compress_photo
 from finola.codec.codec import decode, decompress, find_codec
-from finola.codec.container import read_container, unpack
+from finola.codec.container import Container, read_container, unpack
 from finola.codec.payload import integers
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import read_photo, save_photo
@@ -100,21 +101,36 @@ def test_stored_files_decode_to_the_same_integers(name: str) -> None:
 
 
 def test_the_hash_covers_the_waves_of_a_model_without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec, old = load_codec("waves512"), read_container(FROZEN)
-    new = unpack(compress(photo(70, 90), model="waves512").data)
-    assert new.model_hash == codec.hash != old.model_hash == codec.former_hash
+    codec, container = load_codec("waves512"), read_container(FROZEN)
+    assert container.model_hash == codec.hash
     ranking = Spectrum.bundled((64, 64)).ranking.clone()
     ranking[2, 1] += 1
     changed = dataclasses.replace(Spectrum.bundled((64, 64)), ranking=ranking)
     monkeypatch.setattr(Spectrum, "bundled", lambda *_: changed)
     load_codec.cache_clear()
+    codec_hash.cache_clear()
     try:
         assert load_codec("waves512").hash != codec.hash
-        for container in (new, old):
-            with pytest.raises(InputError, match=container.model_hash.hex()):
-                find_codec(container, None)
+        with pytest.raises(InputError, match=container.model_hash.hex()):
+            find_codec(container, None)
     finally:
         load_codec.cache_clear()
+        codec_hash.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["photo256", "tile64", "tile32"])
+def test_the_hash_of_a_file_is_compared_before_the_model_is_loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is loaded")
+
+    right = codec_hash(name)
+    monkeypatch.setattr(calibration, "load", refuse)
+    load_codec.cache_clear()
+    container = Container(name, bytes([right[0] ^ 1, *right[1:]]), 64, 64, 20)
+    with pytest.raises(InputError, match=container.model_hash.hex()):
+        find_codec(container, None)
+    with pytest.raises(AssertionError, match="is loaded"):  # the right hash
+        find_codec(dataclasses.replace(container, model_hash=right), None)
 
 
 def test_integers_are_independent_of_threads() -> None:
