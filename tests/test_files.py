@@ -91,6 +91,6 @@ def test_a_failed_write_names_its_file(tmp_path, monkeypatch):
     assert caught.value.filename == str(tmp_path / "a.txt") and list(tmp_path.iterdir()) == []
 
 
-def test_names_that_are_not_utf_8_are_written_as_their_bytes(tmp_path):
+def test_bytes_of_names_that_are_not_utf_8_are_escaped(tmp_path):
     write_text(tmp_path / "a.csv", os.fsdecode(b"\xff.png"))
-    assert (tmp_path / "a.csv").read_bytes() == b"\xff.png"
+    assert (tmp_path / "a.csv").read_bytes() == b"\\xff.png"
