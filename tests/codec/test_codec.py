@@ -264,7 +264,7 @@ def test_folders_streams_and_info_command(tmp_path: Path, capsys: pytest.Capture
         save_photo(photo(60, 80), tmp_path / "in" / f"{name}.png")
     out = str(tmp_path / "out")
     assert main(["compress", str(tmp_path / "in"), "-o", out, "-m", V1, "--quality", "30", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["photos"]
     assert [Path(row["file"]).name for row in rows] == ["a.finola", "b.finola"]
     with (tmp_path / "in" / "a.png").open("rb") as stream:
         assert compress(stream, quality=30).data == (tmp_path / "out" / "a.finola").read_bytes()
@@ -272,7 +272,7 @@ def test_folders_streams_and_info_command(tmp_path: Path, capsys: pytest.Capture
         main(["compress", str(tmp_path / "in" / "*.png"), "-o", out, "-m", V1, "--quality", "30", "--json", "--force"])
         == 0
     )
-    assert [Path(row["file"]).name for row in json.loads(capsys.readouterr().out)] == ["a.finola", "b.finola"]
+    assert [Path(row["file"]).name for row in json.loads(capsys.readouterr().out)["photos"]] == ["a.finola", "b.finola"]
     assert main(["decompress", out, "-o", out, "--json"]) == 0
     capsys.readouterr()
     expected = decompress(tmp_path / "out" / "a.finola")
