@@ -92,7 +92,7 @@ def run(data: Path, out: Path, args: argparse.Namespace, workers: int, engine: s
         sys.exit(f"finola embed failed: {output[-2000:]}{errors[-2000:]}")
     repeated = [line for line in errors.splitlines() if "again" in line]
     facts = json.loads(output)
-    found = {"engine": engine, "workers": workers, "rows": facts["rows"], "errors": len(facts["errors"])}
+    found = {"engine": engine, "workers": workers, "rows": facts["rows"], "errors": len(facts["unreadable"])}
     return found | {"killed_after_shards": killed, "messages": repeated, "seconds": round(seconds, 1)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from finola.cli import build_parser
+from finola.errors import EXTRAS
 from finola.training.loading import list_recipes, load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -79,3 +81,14 @@ def test_the_python_examples_of_the_readme_run():
     names |= {name: torch.zeros(512, 512) for name in ("A", "B", "A_minus", "B_minus")}
     exec(second, names)
     assert names["z"].shape == (1, 512, 64, 64)
+
+
+CORE = {"finola", "torch", "torchvision", "timm", "numpy", "PIL", "safetensors", "huggingface_hub", "rich", "scipy"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_import_what_the_package_or_an_extra_installs(page):
+    nodes = [node for block in code_blocks(page.read_text("utf-8"), "python") for node in ast.walk(ast.parse(block))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} - CORE <= set(EXTRAS)

@@ -30,6 +30,12 @@ def test_a_crash_before_the_rename_leaves_the_old_file(tmp_path, monkeypatch):
     assert (tmp_path / "a.txt").read_text() == "old"
 
 
+def test_names_of_any_length_are_written(tmp_path):
+    name = "n" * (os.pathconf(tmp_path, "PC_NAME_MAX") - 4 if hasattr(os, "pathconf") else 251) + ".txt"
+    write_text(tmp_path / name, "text")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_saved_weights_have_default_permissions(tmp_path):
     write_text(tmp_path / "a.txt", "text")
     write_tensors(tmp_path / "b.safetensors", {"a": torch.zeros(1)})
@@ -85,6 +91,6 @@ def test_a_failed_write_names_its_file(tmp_path, monkeypatch):
     assert caught.value.filename == str(tmp_path / "a.txt") and list(tmp_path.iterdir()) == []
 
 
-def test_names_that_are_not_utf_8_are_written_as_their_bytes(tmp_path):
+def test_bytes_of_names_that_are_not_utf_8_are_escaped(tmp_path):
     write_text(tmp_path / "a.csv", os.fsdecode(b"\xff.png"))
-    assert (tmp_path / "a.csv").read_bytes() == b"\xff.png"
+    assert (tmp_path / "a.csv").read_bytes() == b"\\xff.png"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+PART = ".part"
+"""Suffix of temporary files."""
 PLOTS = (".png", ".pdf", ".svg", ".jpg")
 """Suffixes of plots."""
 ANIMATIONS = (".gif", ".webp", ".mp4")
@@ -117,9 +119,13 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`; rename it to `path` on success and remove it on failure."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{suffix}")
+def replacing(path: Path, suffix: str = PART) -> Iterator[Path]:
+    """Yield a temporary path in the folder of `path`; rename it to `path` on success and remove it on failure.
+
+    Its name is random, because processes on several machines may share the folder, and short, because that of `path`
+    may have the maximum length.
+    """
+    temporary = path.with_name(f".{os.urandom(8).hex()}{suffix}")
     with naming(path):
         try:
             yield temporary

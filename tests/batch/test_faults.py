@@ -249,6 +249,20 @@ def test_half_a_run_is_read_only_if_asked(data: Path, tmp_path: Path) -> None:
     assert [one.index for one in read_embeddings(out, partial=True)] == [0, 1, 2]
 
 
+def test_a_manifest_of_countless_photos_is_read_and_replaced(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    embed(data, out, MODEL)
+    manifest = json.loads((out / "_manifest.json").read_text())
+    (out / "_manifest.json").write_text(json.dumps(manifest | {"photos": 10**15, "shard_size": 1}))
+    with pytest.raises(InputError, match="part-00001"):
+        list(read_embeddings(out))
+    assert len(list(read_embeddings(out, partial=True))) == PHOTOS
+    with pytest.raises(InputError, match="photos"):
+        embed(data, out, MODEL)
+    assert embed(data, out, MODEL, shard_size=4, force=True).shards == 2
+    assert len(list(read_embeddings(out))) == PHOTOS
+
+
 def test_file_urls_are_local_outputs(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert Folder(f"file://{out}").is_local and Folder(f"file://{out}").path == out

@@ -26,7 +26,7 @@ def test_importing_finola_loads_no_torch():
 
 def test_models_counts_a_name(capsys):
     assert main(["models", "mf-w2880/1024x16@64", "waves/64x1@8:32", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+    first, second = json.loads(capsys.readouterr().out)["models"]
     assert first["latent"] == 16384 and first["parameters_per_matrix"] == 1_048_576
     assert second["parameters"]["all"] == sum(v for k, v in second["parameters"].items() if k != "all")
 
@@ -44,12 +44,12 @@ def test_models_counts_a_name(capsys):
 )
 def test_models_are_chosen_by_name_recipe_or_pattern(words, names, capsys):
     assert main(["models", *words, "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == names
+    assert [row["model"] for row in json.loads(capsys.readouterr().out)["models"]] == names
 
 
 def test_models_of_all_recipes_of_the_paper_are_listed_once(capsys):
     assert main(["models", "paper/*", "--json"]) == 0
-    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    names = [row["model"] for row in json.loads(capsys.readouterr().out)["models"]]
     trained = {recipe["model"]["name"] for name, recipe in RECIPES.items() if name.startswith("paper/")}
     assert sorted(names) == sorted(trained)
 

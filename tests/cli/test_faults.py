@@ -1,4 +1,4 @@
-"""Every verb: existing files are not overwritten, and every error prints one line and returns exit code 2."""
+"""Every verb: existing files are not overwritten, an error prints one line and returns exit code 2, JSON is alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ READS = {  # verbs without an argument for an output file
     "info": ["INPUT"],
     "models": ["INPUT"],
     "probe": ["test_resnet", "INPUT"],
-    "reproduce": ["table:comp-norm", "--data", "INPUT"],
+    "reproduce": ["table:comp-norm", "--data", "INPUT"],  # --report has its own test
 }
 WITHOUT_INPUT = {"app", "plan"}
 NO_MODEL = dict.fromkeys(["MODEL", "DETECTOR", "SEGMENTER", "CLASSIFIER"], "no-such-model")
@@ -119,7 +120,8 @@ def test_every_verb_is_covered_here():
     assert set(parsers) == {*WRITES, *READS, *WITHOUT_INPUT}
     for name, parser in parsers.items():
         writes = parser._option_string_actions.keys() & {"-o", "--out", "--plot", "--sheet", "--export"}
-        assert bool(writes) == ("--force" in parser._option_string_actions) == (name in WRITES), name
+        assert bool(writes) == (name in WRITES), name
+        assert ("--force" in parser._option_string_actions) == (name in WRITES or name == "reproduce"), name
 
 
 def test_options_have_one_meaning_in_all_verbs():
@@ -135,6 +137,44 @@ def test_options_have_one_meaning_in_all_verbs():
             action = options[option]
             meanings[option].add((action.type, tuple(action.choices or ())))
     assert all(len(found) == 1 for found in meanings.values()), meanings
+
+
+def test_every_verb_but_the_page_has_json():
+    assert [name for name, parser in verbs() if "--json" not in parser._option_string_actions] == ["app"]
+
+
+JSON = {verb: arguments for verb, (arguments, _) in WRITES.items() if verb != "train"}
+JSON |= {"classify": READS["classify"], "info": ["COMPRESSED"], "models": ["MODEL"]}
+JSON |= {"info installation": [], "reproduce": ["--list"], "train": ["--list"]}
+FORMER = {"image", "name", "bits_per_pixel", "latents_per_256x256", "out", "folder", "errors"}
+"""Other words for keys of JSON, which must not come back."""
+
+
+def entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """Keys of all objects in a JSON value, with their values."""
+    for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
+        yield from entries(item)
+    if isinstance(value, dict):
+        yield from value.items()
+
+
+@pytest.mark.parametrize("verb", JSON)
+def test_json_is_an_object_with_one_name_for_one_thing(verb, inputs, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    words = filled(verb.removesuffix(" installation"), JSON[verb], tmp_path / "out", inputs)
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    if verb in ("detect", "segment"):  # in COCO format
+        assert found.keys() == {"images", "annotations", "categories"}
+        return
+    found.pop("graphs", None)  # of export: names of tensors
+    for key, value in entries(found):
+        assert key not in FORMER
+        assert key != "photos" or all(isinstance(one["photo"], str) for one in value)
+        assert key != "unreadable" or value == []
+        assert key not in ("images", "bytes", "width", "height") or isinstance(value, int)
+        assert key not in ("model", "config", "written", "file", "photo") or isinstance(value, str)
 
 
 @pytest.mark.parametrize("verb", WRITES)

@@ -101,11 +101,11 @@ def test_nearest_neighbour_is_the_photo_itself_and_unreadable_photos_are_skipped
     words = looked_at(place, "neighbours", str(photo), str(place / "photos"), "--count", "2")
     found = run_json(capsys, *words, code=2)
     best, second = found["neighbours"]
-    assert best["name"].endswith("4.png") and best["similarity"] == pytest.approx(1, abs=1e-3)
+    assert best["photo"].endswith("4.png") and best["similarity"] == pytest.approx(1, abs=1e-3)
     assert second["similarity"] < 0.9
     single = run_json(capsys, *words, "--batch", "1", "--force", code=2)
     for one, other in zip(single["neighbours"], found["neighbours"], strict=True):
-        assert one["name"] == other["name"] and one["similarity"] == pytest.approx(other["similarity"], abs=1e-3)
+        assert one["photo"] == other["photo"] and one["similarity"] == pytest.approx(other["similarity"], abs=1e-3)
     assert main([*looked_at(place, "neighbours", str(photo), str(place / "photos")), "--force"]) == 2
     assert "4.png" in capsys.readouterr().out
 
@@ -141,7 +141,7 @@ def test_curvature_of_two_models(capsys, place):
     arguments = ["curvature", "skimage:astronaut", "-m", str(place / "plain"), "--beside", str(place / "masked")]
     result = run_json(capsys, *arguments, "-o", str(place / "curved.png"))
     plain, masked = result["models"]
-    assert masked["name"] == str(place / "masked") and plain["channels"] == masked["channels"] == 8
+    assert masked["model"] == str(place / "masked") and plain["channels"] == masked["channels"] == 8
     assert plain["most_curved"][0]["rms"] == plain["rms_of_peaks"]["max"] > 0
     assert (place / "curved.png").stat().st_size > 10_000
 

@@ -62,6 +62,12 @@ def test_names_are_printed_as_text(name, capsys, monkeypatch):
     assert said.err.startswith(f"finola verb: {NAMES[name]}\nfinola: {NAMES[name]}, 1 of 2 ")
 
 
+def test_titles_of_tables_are_not_wrapped(capsys):
+    title = "a title that is wider than its table " * 9
+    print_table(title, ["a"], [("b",)])
+    assert title.rstrip() in capsys.readouterr().out.splitlines()
+
+
 def test_progress_bar_of_a_terminal_shows_names_as_text(capsys, monkeypatch):
     monkeypatch.setattr("finola.cli.output.PROGRESS_SECONDS", 0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)

@@ -67,7 +67,7 @@ def test_unreachable_bit_rate_is_reported(tmp_path, capsys):
     for bpp, reached in (("1e-6", False), ("50", True)):
         assert main([*arguments, "--bpp", bpp]) == 0
         said = capsys.readouterr()
-        assert json.loads(said.out)[0]["bpp_reached"] is reached
+        assert json.loads(said.out)["photos"][0]["bpp_reached"] is reached
         assert said.err.count("\n") == (not reached) and ("--bpp 1e-06" in said.err) == (not reached)
 
 

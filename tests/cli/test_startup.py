@@ -59,8 +59,8 @@ def test_a_checkout_that_is_not_installed_has_a_version(tmp_path: Path) -> None:
 
 def test_the_list_of_models_has_all_bundled_ones(tmp_path: Path) -> None:
     done = run_without_torch("from finola.cli import main; sys.exit(main(['models', '--json']))", tmp_path)
-    rows = json.loads(done.stdout)
-    assert {row["name"] for row in rows} >= {*bundled_models(), *UNTRAINED}
+    rows = json.loads(done.stdout)["models"]
+    assert {row["model"] for row in rows} == {*bundled_models(), *UNTRAINED}
     for row in rows:
         for numbers in (row["parameters"], row["multiply_adds"]):
             assert numbers["all"] == sum(value for part, value in numbers.items() if part != "all")

@@ -20,11 +20,13 @@ from safetensors.torch import load_file, save_file
 
 import finola
 from finola.cli import main
+from finola.codec import calibration
 from finola.codec.calibration import (
     LAST_LEVEL,
     Calibration,
     CodecModel,
     bundled_codecs,
+    codec_hash,
     load_codec,
     plain_ranges,
     quantise_levels,
@@ -32,7 +34,7 @@ from finola.codec.calibration import (
 )
 from finola.codec.codec import compress as compress_photo
 from finola.codec.codec import decode, decompress, find_codec
-from finola.codec.container import read_container, unpack
+from finola.codec.container import Container, read_container, unpack
 from finola.codec.payload import integers
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import read_photo, save_photo
@@ -114,12 +116,29 @@ def test_the_hash_covers_the_waves_of_a_model_without_weights(monkeypatch: pytes
     changed = dataclasses.replace(Spectrum.bundled((64, 64)), ranking=ranking)
     monkeypatch.setattr(Spectrum, "bundled", lambda *_: changed)
     load_codec.cache_clear()
+    codec_hash.cache_clear()
     try:
         assert load_codec("waves512").hash != codec.hash
         with pytest.raises(InputError, match=stored.model_hash.hex()):
             find_codec(stored, None)
     finally:
         load_codec.cache_clear()
+        codec_hash.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["photo256", "tile32"])
+def test_the_hash_of_a_file_is_compared_before_the_model_is_loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is loaded")
+
+    right = codec_hash(name)
+    monkeypatch.setattr(calibration, "load", refuse)
+    load_codec.cache_clear()
+    container = Container(name, bytes([right[0] ^ 1, *right[1:]]), 64, 64, 20)
+    with pytest.raises(InputError, match=container.model_hash.hex()):
+        find_codec(container, None)
+    with pytest.raises(AssertionError, match="is loaded"):  # the right hash
+        find_codec(dataclasses.replace(container, model_hash=right), None)
 
 
 def test_integers_are_independent_of_threads() -> None:
@@ -255,7 +274,7 @@ def test_folders_streams_and_info_command(tmp_path: Path, capsys: pytest.Capture
         save_photo(photo(60, 80), tmp_path / "in" / f"{name}.png")
     out = str(tmp_path / "out")
     assert main(["compress", str(tmp_path / "in"), "-o", out, "-m", V1, "--quality", "30", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["photos"]
     assert [Path(row["file"]).name for row in rows] == ["a.finola", "b.finola"]
     with (tmp_path / "in" / "a.png").open("rb") as stream:
         assert compress(stream, quality=30).data == (tmp_path / "out" / "a.finola").read_bytes()
@@ -263,7 +282,7 @@ def test_folders_streams_and_info_command(tmp_path: Path, capsys: pytest.Capture
         main(["compress", str(tmp_path / "in" / "*.png"), "-o", out, "-m", V1, "--quality", "30", "--json", "--force"])
         == 0
     )
-    assert [Path(row["file"]).name for row in json.loads(capsys.readouterr().out)] == ["a.finola", "b.finola"]
+    assert [Path(row["file"]).name for row in json.loads(capsys.readouterr().out)["photos"]] == ["a.finola", "b.finola"]
     assert main(["decompress", out, "-o", out, "--json"]) == 0
     capsys.readouterr()
     expected = decompress(tmp_path / "out" / "a.finola")

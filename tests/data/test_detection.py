@@ -115,6 +115,8 @@ def test_crowds_empty_boxes_and_unknown_classes_are_dropped_and_listed(tmp_path)
     ]
     root = write_coco(tmp_path, {"train2017": [objects, []]})
     dataset = ObjectDataset(open_coco(root, "all"), Fit(48, 64), masks=True)
+    image, target = dataset[0]
+    assert torch.equal(image, dataset[0, 0].image / 255) and target.keys() == dataset[0, 0].target.keys()
     assert dataset.names == ["box", "bar"] and dataset.categories == [3, 7]
     target = dataset[0, 0].target
     assert target["labels"].tolist() == [0, 1]

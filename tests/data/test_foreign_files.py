@@ -19,6 +19,7 @@ from pyarrow import parquet
 
 import finola.data.checks as checks
 import finola.data.loader as loader
+from finola.batch.compression import check_shard
 from finola.data import open_data
 from finola.data.coco import open_coco
 from finola.data.detection import Fit, ObjectDataset
@@ -286,6 +287,21 @@ def test_corrupt_header_is_reported_with_the_number_of_photos(tmp_path: Path) ->
     file.write_bytes(content)
     data = open_data(file, "all")
     assert len(data) == 2 and "a.tar" in data.report() and "2 photos" in data.report()
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_large_headers_of_tar_files_are_not_parsed(kind: bytes, tmp_path: Path) -> None:
+    header = tarfile.TarInfo("header")
+    header.type, header.size = kind, 200_000
+    file = write_tar(tmp_path / "a.tar", [("a.png", png())])
+    with tarfile.open(file) as tar:
+        end = tar.getmembers()[0].offset_data + len(png()) + -len(png()) % 512
+    parts = [file.read_bytes()[:end], header.tobuf(tarfile.USTAR_FORMAT), b"1" * 200_192, bytes(1024)]
+    file.write_bytes(b"".join(parts))
+    data = open_data(file, "all")
+    assert len(data) == 1 and "200192 bytes" in data.report()
+    with file.open("rb") as stream, pytest.raises(CorruptFileError, match="200192 bytes"):
+        check_shard(stream, 1)
 
 
 def test_declared_sizes_beyond_the_file_are_not_allocated(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from finola.data import Batch, EpochSampler, PhotoDataset, RandomCrop, RandomResizedCrop, make_loader, open_data
 from finola.data.loader import choose_workers
@@ -238,3 +239,17 @@ def test_number_of_workers_follows_the_cores(photos: Path, monkeypatch: pytest.M
 def test_smoke_batches() -> None:
     batch = next(iter(make_loader(open_data("smoke", transform=RandomCrop(64)), 16)))
     assert batch.images.shape == (16, 3, 64, 64) and 0.05 < batch.images.std() < 0.5
+
+
+@pytest.mark.parametrize("crops", [1, 2])
+def test_a_plain_data_loader_takes_the_data_set(photos: Path, crops: int) -> None:
+    data = open_photos(photos, crops=crops)
+    batches = list(DataLoader(data, batch_size=8))
+    shape = (3, 8, 8) if crops == 1 else (2, 3, 8, 8)
+    assert [images.shape for images, _ in batches] == [(8, *shape)] * 3
+    images, labels = (torch.cat(column) for column in zip(*batches, strict=True))
+    assert labels.tolist() == [-1] * 24
+    for index, image in enumerate(images):
+        assert torch.equal(image, data[index][0]) and torch.equal(image, data.sample(index)[0] / 255)
+    with pytest.raises(IndexError):
+        data[24]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 import torch
 
+import finola.data.remote as remote
 from finola.data.discovery import find_source
 from finola.data.remote import without_credentials
-from finola.errors import MissingFileError
+from finola.errors import InputError, MissingFileError
 from finola.image_io import save_photo
 
 
@@ -58,3 +60,13 @@ def test_messages_are_shown_without_credentials_and_patterns_are_kept() -> None:
     message = "500, url='https://h/x?token=secret': see ftp://me:secret@h/y"
     assert "secret" not in without_credentials(message) and without_credentials(message).endswith("ftp://h/y")
     assert without_credentials("s3://bucket/day=1/??.tar") == "s3://bucket/day=1/??.tar"
+
+
+@pytest.mark.parametrize("end", ["", "/", "/a.png", "/*.png", "/{a,b}.tar"])
+def test_a_server_that_never_answers_is_an_error(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(remote, "SILENT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # the system accepts connections, and nobody answers
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"{host}.*[Tt]imeout"):
+            find_source(f"http://{host}{end}")

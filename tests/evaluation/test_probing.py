@@ -72,7 +72,7 @@ def test_the_verbs_probe_and_classify(colour_folders, tmp_path, capsys) -> None:
     Classifier("test_resnet", "lin", ["blue", "red"], 32).eval().save_pretrained(tmp_path / "classifier")
     photo = next(colour_folders.rglob("*.png"))
     assert main(["classify", str(photo), "--model", str(tmp_path / "classifier"), "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(capsys.readouterr().out)["photos"]
     assert sum(entry["probability"] for entry in row["classes"]) == pytest.approx(1, abs=1e-5) and row["image"] == str(
         photo
     )
@@ -88,7 +88,7 @@ def test_classify_ranks_the_classes(tmp_path, capsys) -> None:
     names = [f"class {number}" for number in range(10)]
     Classifier("test_resnet", "lin", names, 32).eval().save_pretrained(tmp_path)
     assert main(["classify", "skimage:astronaut", "-m", str(tmp_path), "--top", "10", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(capsys.readouterr().out)["photos"]
     assert {entry["class"] for entry in row["classes"]} == {*names} and len(row["classes"]) == 10
     shares = [entry["probability"] for entry in row["classes"]]
     assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1, abs=1e-5)

@@ -45,6 +45,15 @@ def test_the_page_is_current(tmp_path: Path) -> None:
     assert (tmp_path / "x.md").read_text("utf-8") == (ROOT / "docs" / "reproduction.md").read_text("utf-8")
 
 
+def test_the_page_replaces_a_file_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.md").write_text("mine")
+    words = ["reproduce", "--report", str(tmp_path / "x.md"), "--results", str(ROOT / "results/reproduce")]
+    assert main(words) == 2 and "--force" in capsys.readouterr().err
+    assert (tmp_path / "x.md").read_text() == "mine"
+    assert main([*words, "--force"]) == 0
+    assert (tmp_path / "x.md").read_text("utf-8").startswith("# ")
+
+
 def test_the_page_shows_verdict_margin_noise_images_minutes_and_machine(tmp_path: Path) -> None:
     store(tmp_path, results(CLAIMS["speeds"], (20.0, 20.1), (21.0, 21.2), (None, None)))
     store(tmp_path, results(CLAIMS["all-one"], (20.0, 20.1), (21.0, 21.2)))

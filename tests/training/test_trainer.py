@@ -302,7 +302,7 @@ def test_command_reports_invalid_arguments(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_command_lists_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--list", "--json"]) == 0
-    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    listed = {entry["recipe"]: entry for entry in json.loads(capsys.readouterr().out)["recipes"]}
     assert listed["paper/resolution/3072x1@16"]["paper_psnr"] == 25.8
 
 
@@ -317,7 +317,7 @@ def test_list_is_grouped_and_a_pattern_lists_one_group(capsys: pytest.CaptureFix
         all(name in printed for name in {*names} - {*grouped} | {*STARTING_POINTS}) and len(printed.splitlines()) < 60
     )
     assert main(["train", "--list", "paper/channels", "--json"]) == 0
-    listed = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    listed = [entry["recipe"] for entry in json.loads(capsys.readouterr().out)["recipes"]]
     assert listed == [name for name in names if name.startswith("paper/channels/")]
     assert main(["train", "--list", "*-w7[23]0-128", "--json"]) == 0
     assert "masked/b-w720-128" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from finola.batch.runner import LOCAL, RAY, SHARD_SIZE, Execution, Summary, run
 from finola.codec.calibration import load_codec
 from finola.codec.codec import Compressed, check_options, compress, default_codec
 from finola.data.discovery import find_source
+from finola.data.shards import open_tar
 from finola.data.sources import Source, evenly
 from finola.errors import CorruptFileError, InputError, first_line, valid_unicode
 from finola.model_zoo import choose_device
@@ -90,7 +91,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def check_shard(stream: IO[bytes], rows: int) -> None:
     """Raise CorruptFileError unless a tar file is complete and has this number of `.finola` members."""
     try:
-        with tarfile.open(fileobj=stream, mode="r:") as tar:
+        with open_tar(stream) as tar:
             found = sum(member.name.endswith(".finola") for member in tar)
     except Exception as error:  # tarfile raises IndexError, OverflowError, … for corrupt headers
         raise CorruptFileError(f"The file cannot be read as a tar file: {first_line(error)}.") from error

@@ -69,12 +69,13 @@ def read_embeddings(out: str | Path, *, partial: bool = False) -> Iterator[Embed
     names = [name for name in folder.names() if name.endswith(".parquet")]
     if not names:
         raise MissingFileError(f"{folder.where} contains no embeddings. Write them with finola embed.")
-    expected = parts_of(read_manifest(folder) or {}, EmbedTask.template)
-    missing = [name for name in expected if name not in names]
+    expected = map(EmbedTask.template.format, range(parts_of(read_manifest(folder) or {}, EmbedTask.template)))
+    present = set(names)
+    missing = next((name for name in expected if name not in present), None)
     if missing and not partial:
         raise InputError(
-            f"{folder.where} has {len(expected) - len(missing)} of {len(expected)} files of its run, {missing[0]} is "
-            "missing: finish the run with the same command of finola embed, or read these files with partial=True."
+            f"{folder.where} has not all files of its run, {missing} is missing: finish the run with the same command "
+            "of finola embed, or read these files with partial=True."
         )
     for name in names:
         yield from _read(folder, name)

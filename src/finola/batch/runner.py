@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -220,7 +221,7 @@ def _check_outputs(
             raise OutputExistsError(f"{folder.where} is in the input folder {where}: choose another output with -o.")
     suffix = template.rpartition(".")[2]
     foreign = [name for name in folder.names() if name.endswith(f".{suffix}")]
-    if before is None and foreign and (not force or not set(foreign) <= set(_names_of_run(folder, template, names))):
+    if before is None and foreign and (not force or not {*foreign} <= {*names, *_names_of_run(folder, template)}):
         hint = "choose an empty folder" if force else "choose an empty folder, or --force to overwrite files of a run"
         raise OutputExistsError(f"{folder.where}/{foreign[0]} already exists: {hint}.")
     if folder.is_local:
@@ -228,26 +229,32 @@ def _check_outputs(
         output_paths(paths, inputs, before is not None or force, create=True)
 
 
-def _names_of_run(folder: Folder, template: str, names: list[str]) -> list[str]:
-    """Names of the files that a new run writes, and of those of the run in the folder, if it has a manifest."""
+def _names_of_run(folder: Folder, template: str) -> list[str]:
+    """Names of the files of the run in the folder, if it has a manifest."""
     try:
-        manifest = read_manifest(folder) or {}
+        parts = parts_of(read_manifest(folder) or {}, template)
     except CorruptFileError:
-        return names
-    return [*names, *parts_of(manifest, template)]
+        return []
+    # Not all names of the run: a damaged manifest may declare any number of photos.
+    return [name for name in folder.names() if _is_part(name, template, parts)]
 
 
-def parts_of(manifest: dict[str, Any], template: str) -> list[str]:
-    """Names of the files of a complete run; empty if the manifest is that of another kind of run."""
+def _is_part(name: str, template: str, parts: int) -> bool:
+    digits = re.search("[0-9]{1,18}", name)
+    return digits is not None and int(digits[0]) < parts and name == template.format(int(digits[0]))
+
+
+def parts_of(manifest: dict[str, Any], template: str) -> int:
+    """Number of files of a complete run; 0 if the manifest is that of another kind of run."""
     photos, size = manifest.get("photos"), manifest.get("shard_size")
     if manifest.get("template") != template or type(photos) is not int or type(size) is not int or size < 1:
-        return []
-    return [shard.file(template) for shard in plan(photos, size)]
+        return 0
+    return -(-photos // size)
 
 
 def _remove_run(folder: Folder, template: str) -> None:
     """Remove the files of an earlier run, its manifest last."""
-    for name in _names_of_run(folder, template, []):
+    for name in _names_of_run(folder, template):
         folder.remove(name)
     for name in (ERRORS, MANIFEST):
         folder.remove(name)

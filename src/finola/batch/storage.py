@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-import uuid
 from pathlib import Path
 from typing import IO, Any
 
-from finola.data.remote import file_system_errors, is_url, without_credentials
-from finola.errors import InputError, first_line, require
-from finola.files import replacing
+from finola.data.remote import file_system_errors, is_url, open_url, without_credentials
+from finola.files import PART, write_bytes
 from finola.locations import check_regular, user_path
-
-PART = ".part"
-"""Suffix of temporary files; those of killed processes are removed by the next run."""
 
 
 class Folder:
@@ -30,15 +25,8 @@ class Folder:
         self._system: Any = None
         where = re.sub("^(file|local)://", "", str(where))
         if is_url(where):
-            require("fsspec")
-            from fsspec.core import url_to_fs
-
             self.where = without_credentials(where)
-            try:
-                self._system, self._root = url_to_fs(where)
-            except Exception as error:  # every file system of fsspec raises its own classes
-                reason = without_credentials(first_line(error))
-                raise InputError(f"{self.where} cannot be opened: {reason}.") from error
+            self._system, self._root = open_url(where)
         else:
             self.path = user_path(where)
             self.where = str(self.path)
@@ -72,9 +60,7 @@ class Folder:
             return
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A random name: workers on several machines share the folder, and their process ids may be equal.
-        with replacing(path, f".{uuid.uuid4().hex}{PART}") as temporary:
-            temporary.write_bytes(data)
+        write_bytes(path, data)
 
     def read(self, name: str, most: int = 2**26) -> bytes | None:
         """Content of a small file; None if there is no such file or it has more than `most` bytes."""

@@ -209,7 +209,7 @@ def take_leading_model(args: argparse.Namespace) -> None:
             args.data = args.model
         args.model = args.chosen
     if args.model is None:
-        raise InputError("No model given. Name one, such as tile32; finola models lists all.")
+        raise InputError("No model given. Name one, such as tile32; finola models lists those that are bundled.")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

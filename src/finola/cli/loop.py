@@ -29,6 +29,7 @@ class Loop:
 
     def __init__(self, args: argparse.Namespace, what: str) -> None:
         self.verb, self.what, self.code = args.verb, what, 0
+        self.unreadable: list[str] = []  # messages
 
     def each(self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int = 1) -> Iterator[Any]:
         """Yield `work(*task)` of every task in order, in this process or in several."""
@@ -69,6 +70,7 @@ class Loop:
     def _failed(self, result: Any) -> bool:
         if isinstance(result, Failure):
             self.code = report_failures(self.verb, [result.reason])
+            self.unreadable.append(result.reason)
             return True
         return False
 

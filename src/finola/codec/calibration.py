@@ -22,9 +22,10 @@ from finola.autoencoder import Autoencoder
 from finola.codec.elastic_coder import ElasticCoder
 from finola.codec.entropy_model import CLASSES, CONTEXTS, TABLES, Coder, band_ranges, laplace, step_size
 from finola.codec.rans import Table, frequencies
+from finola.config import ModelConfig
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
 from finola.files import write_tensors
-from finola.hub import UNTRAINED, WEIGHTS, bundled_models, local_folder, resolve
+from finola.hub import UNTRAINED, WEIGHTS, bundled_models, local_folder, read_config, resolve
 from finola.model_zoo import load
 from finola.wave.basis import WaveBasis
 from finola.wave.initialisation import wave_basis
@@ -257,19 +258,12 @@ def _moved(word: str, device: torch.device) -> CodecModel | ElasticCodec:
 @lru_cache(maxsize=4)
 def load_codec(word: str) -> CodecModel | ElasticCodec:
     """Load a codec, a model with its tables: a bundled one by name, or a folder. `finola.hub` resolves the name."""
-    folder, bundled = resolve(word), bundled_codecs()
-    tables = bundled.get(word) if folder is None else folder / FILE
-    if tables is None or not tables.is_file():
-        raise MissingFileError(
-            f"No codec named {word!r}. Bundled codecs: {', '.join(bundled)}. "
-            "Create a codec from a model folder with finola calibrate."
-        )
+    folder, tables = _find(word)
     model = load(word)
     if model.config.elastic:
         assert folder is not None
         model = model.for_inference()
-        identity = _identity(folder, tables, str(model.config).encode())
-        return ElasticCodec(*identity, model, ElasticCoder.load(tables, model))
+        return ElasticCodec(*_identity(folder, tables), model, ElasticCoder.load(tables, model))
     calibration = Calibration.load(tables)
     basis = wave_basis(model) if model.config.is_waves else None
     expected = model.config.paths * (model.config.channels if basis is None else basis.size)
@@ -285,9 +279,30 @@ def load_codec(word: str) -> CodecModel | ElasticCodec:
     return CodecModel(name, digest, model.for_inference(), calibration)
 
 
-def _identity(folder: Path, tables: Path, *more: bytes) -> tuple[str, bytes]:
-    """Name of the codec in a folder, and the hash of its tables, its weights and `more`."""
+@lru_cache(maxsize=4)
+def codec_hash(word: str) -> bytes:
+    """Hash of a codec in its files. The model of a folder is not loaded."""
+    folder, tables = _find(word)
+    return load_codec(word).hash if folder is None else _identity(folder, tables)[1]
+
+
+def _find(word: str) -> tuple[Path | None, Path]:
+    """Folder of a codec, None for an untrained model, and the file with its tables."""
+    folder, bundled = resolve(word), bundled_codecs()
+    tables = bundled.get(word) if folder is None else folder / FILE
+    if tables is None or not tables.is_file():
+        raise MissingFileError(
+            f"No codec named {word!r}. Bundled codecs: {', '.join(bundled)}. "
+            "Create a codec from a model folder with finola calibrate."
+        )
+    return folder, tables
+
+
+def _identity(folder: Path, tables: Path) -> tuple[str, bytes]:
+    """Name of the codec in a folder, and the hash of its tables and weights, and of the name of an elastic model."""
     name = re.sub(r"[^a-z0-9._-]", "", folder.resolve().name.lower())[:32] or "model"
+    config = ModelConfig.parse(read_config(folder).get("name", ""))
+    more = [str(config).encode()] if config.elastic else []
     return name, _hash(tables.read_bytes(), (folder / WEIGHTS).read_bytes(), *more)
 
 

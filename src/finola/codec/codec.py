@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from finola.codec.calibration import PLAIN_BITS, CodecModel, ElasticCodec, bundled_codecs, codec_on
+from finola.codec.calibration import PLAIN_BITS, CodecModel, ElasticCodec, bundled_codecs, codec_hash, codec_on
 from finola.codec.container import ELASTIC, ENTROPY_CODED, FIXED_LENGTH, Container, read_container
 from finola.codec.deblocking import ELASTIC_SCALE, smooth_borders
 from finola.codec.elastic_photo import ElasticPhoto, decode_elastic
@@ -318,10 +318,11 @@ def find_codec(
     required = f"model {container.model} ({container.model_hash.hex()})"
     if model is None and container.model not in bundled_codecs():
         raise InputError(f"The file requires {required}, which is not bundled; give its folder with --model.")
-    codec = codec_on(model or container.model, device)
-    if container.model_hash != codec.hash:
-        raise InputError(f"The file requires {required}, but {model or codec.id} has hash {codec.hash.hex()}.")
-    return codec
+    word = model or container.model
+    found = codec_hash(word)
+    if container.model_hash != found:  # compared before the model is loaded
+        raise InputError(f"The file requires {required}, but {word} has hash {found.hex()}.")
+    return codec_on(word, device)
 
 
 def write_photo(image: Tensor, container: Container, path: Path) -> None:

@@ -36,7 +36,7 @@ def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:
         counts = [(row["latents"], row["pixels"]) for row in own if row["latents"] is not None]
         method["latents"] = round(statistics.fmean(count for count, _ in counts), 1) if counts else None
         per_256 = statistics.fmean(count * 65536 / pixels for count, pixels in counts) if counts else None
-        method["latents_per_256x256"] = None if per_256 is None else round(per_256, 1)
+        method["latents_per_256"] = None if per_256 is None else round(per_256, 1)
         rates = [row["bits"] / row["pixels"] for row in own if row["bits"] is not None]
         method["bpp"] = round(statistics.fmean(rates), 4) if rates else None
         for metric in METRICS:

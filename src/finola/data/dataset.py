@@ -1,6 +1,6 @@
 """Data set of images over any source of photos. A sample depends on (seed, epoch, index) only."""
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
@@ -24,16 +24,22 @@ class Item(NamedTuple):
     skipped: dict[int, str]  # unreadable photos that were skipped, with the reason
 
 
-class PhotoDataset(Dataset[Item]):
+class PhotoDataset(Dataset[Any]):
     """Images of a source of photos. `sample(index, epoch)` depends on (seed, epoch, index) only.
 
     An unreadable photo is replaced by the next readable one and listed in `unreadable`. `crops_per_image` views of each
     photo are taken from one decoding and stacked; `augment` is applied to each of them (`build_augment`).
 
+    A `DataLoader` takes it like a data set of torchvision: an item is (image in [0, 1], label), with the crops of epoch
+    0. `make_loader` varies them with the epoch, and can resume.
+
     >>> from finola.data import open_data, RandomCrop
-    >>> image, label = open_data("smoke", transform=RandomCrop(64)).sample(0, epoch=3)
+    >>> photos = open_data("smoke", transform=RandomCrop(64))
+    >>> image, label = photos[0]
     >>> image.shape, image.dtype, label
-    (torch.Size([3, 64, 64]), torch.uint8, -1)
+    (torch.Size([3, 64, 64]), torch.float32, -1)
+    >>> photos.sample(0, epoch=3)[0].dtype
+    torch.uint8
     """
 
     def __init__(
@@ -78,8 +84,17 @@ class PhotoDataset(Dataset[Item]):
         item = self[epoch, index]
         return (item.images[0] if self.crops_per_image == 1 else item.images), item.label
 
-    def __getitem__(self, key: tuple[int, int]) -> Item:
-        """Item of a pair (epoch, index) of `EpochSampler`; the epoch is passed to workers as part of the key."""
+    @overload
+    def __getitem__(self, key: int) -> tuple[Tensor, int]: ...
+
+    @overload
+    def __getitem__(self, key: tuple[int, int]) -> Item: ...
+
+    def __getitem__(self, key: int | tuple[int, int]) -> tuple[Tensor, int] | Item:
+        """Image (3, H, W), or (K, 3, H, W), in [0, 1], and label; for (epoch, index) of `EpochSampler` an Item."""
+        if not isinstance(key, tuple):
+            images, label = self.sample(key)
+            return images.float() / 255, label
         epoch, index = key
         if not 0 <= index < len(self):
             raise IndexError(f"Index {index} is out of range: {self.source.where} has {len(self)} photos.")

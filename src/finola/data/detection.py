@@ -187,6 +187,11 @@ class ObjectDataset(PhotoDataset):
                 messages.append(f"Objects of {self.name(index)} are ignored: {reasons}.")
         return messages
 
+    def sample(self, index: int, epoch: int = 0) -> tuple[Tensor, dict[str, Any]]:  # type: ignore[override]
+        """Image, uint8 (3, H, W), and its objects."""
+        item: Any = self[epoch, index]
+        return item.image, item.target
+
     def item(self, number: int, random: np.random.Generator, replaced: bool, skipped: dict[int, str]) -> ObjectItem:  # type: ignore[override]
         name, photo, given = self.source.name(number), self.source.open(number), self.source.target(number)
         size = shown_size(photo, name)

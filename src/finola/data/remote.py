@@ -16,6 +16,8 @@ from finola.errors import FinolaError, InputError, MissingFileError, first_line,
 from finola.image_io import open_photo
 from finola.locations import check_regular, expand_braces, is_photo, is_special
 
+SILENT_SECONDS = 20.0
+"""Seconds that an HTTP server may send nothing."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
 
 
@@ -121,26 +123,45 @@ class RemoteFolderSource(Source):
         return self._sizes.tobytes()
 
 
+def open_url(url: str) -> tuple[Any, str]:
+    """File system of a URL, and the path in it; InputError if there is none. HTTP servers must not stop answering."""
+    require("fsspec")
+    from fsspec.core import url_to_fs
+
+    options: dict[str, Any] = {}
+    try:
+        if protocols := set(re.findall(r"\b(https?)://", url)):
+            from aiohttp import ClientTimeout
+
+            timeout = ClientTimeout(sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)
+            options = {protocol: {"client_kwargs": {"timeout": timeout}} for protocol in protocols}
+        system, path = url_to_fs(url, **options)
+    except Exception as error:  # every file system of fsspec raises its own classes
+        reason = without_credentials(first_line(error))
+        raise InputError(f"{without_credentials(url)} cannot be opened: {reason}.") from error
+    return system, path
+
+
 def find_remote(url: str) -> tuple[list[RemoteFile], str]:
     """Files at a URL, which is a file, a folder, or a glob or brace pattern; also return the path of their folder.
 
     Hidden files and files in hidden folders are left out.
     """
-    require("fsspec")
-    from fsspec.core import url_to_fs
-
     shown = without_credentials(url)
     found: dict[str, int] = {}
     system, root = None, ""
     parts = expand_braces(url)
     for part in parts:
+        system, path = open_url(part)
         try:
-            system, path = url_to_fs(part)
             entries = _entries(system, path)
-        except FileNotFoundError:
-            entries = {}
+            if not entries:
+                system.info(path)  # raises what a search ignores, such as a server that does not answer
         except Exception as error:  # every file system of fsspec raises its own classes
-            raise InputError(f"{shown} cannot be opened: {without_credentials(first_line(error))}.") from error
+            cause = error.__cause__ or error
+            if not isinstance(cause, FileNotFoundError):
+                raise InputError(f"{shown} cannot be opened: {without_credentials(first_line(cause))}.") from error
+            entries = {}
         if not entries:
             raise MissingFileError(f"There is no file or folder {without_credentials(part)!r}.")
         found |= entries

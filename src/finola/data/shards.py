@@ -3,6 +3,7 @@
 import re
 import tarfile
 from collections.abc import Sequence
+from typing import IO, cast
 
 import numpy as np
 from PIL import Image
@@ -17,6 +18,8 @@ from finola.locations import is_photo
 MAX_MEMBER_BYTES = 2**31 - 1
 """Maximum size of a photo in a shard."""
 MAX_LABEL_BYTES = 32
+MAX_HEADER_BYTES = 2**13
+"""Maximum size of an extended header: tarfile before Python 3.11.10 takes time proportional to its square."""
 QUOTED_PROBLEMS = 3
 """Number of problems quoted in the error for shards without any photo."""
 
@@ -74,6 +77,23 @@ class ShardSource(Source):
         return self._rows.tobytes()
 
 
+def open_tar(stream: IO[bytes]) -> tarfile.TarFile:
+    """Open a tar file whose headers have a bounded size, for reading them and small members."""
+    return tarfile.open(fileobj=cast("IO[bytes]", _Bounded(stream)), mode="r:")
+
+
+class _Bounded:
+    """What tarfile needs of a stream, without large reads."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.seek, self.tell, self._read = stream.seek, stream.tell, stream.read
+
+    def read(self, size: int) -> bytes:
+        if size > MAX_HEADER_BYTES:
+            raise CorruptFileError(f"a header has {size} bytes; at most {MAX_HEADER_BYTES} are supported")
+        return self._read(size)
+
+
 class _Shard:
     """Index of a shard: (name, offset, bytes) of the photo and the label of every key."""
 
@@ -84,7 +104,7 @@ class _Shard:
         self.problems: list[str] = []
         size = size_of(file)
         try:
-            with open_binary(file) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+            with open_binary(file) as stream, open_tar(stream) as tar:
                 for member in tar:
                     if member.size < 0 or member.issparse() or member.offset_data + member.size > size:
                         raise CorruptFileError(f"the header of {shorten(member.name)} declares {member.size} bytes")

@@ -49,7 +49,7 @@ def classify(
         logits = model(item.images[known].to(device)).cpu()
         chosen = zip(item.indices[known], labels[known], logits.argmax(1), ranks(logits, labels[known]), strict=True)
         for index, label, best, rank in chosen:
-            named = {"name": dataset.name(int(index)), "class": model.classes[int(label)]}
+            named = {"photo": dataset.name(int(index)), "class": model.classes[int(label)]}
             rows.append(named | {"found": model.classes[int(best)], "rank": 1 + int(rank)})
     if not rows:
         raise InputError(f"{dataset.source.where} has no readable photo of a known class.")

@@ -107,4 +107,4 @@ class CurvatureMap:
             for c in self.order[:count].tolist()
         ]
         spread = {"median": float(values.median()), "mean": float(values.mean()), "max": float(values.max())}
-        return {"name": self.name, "channels": len(values), "rms_of_peaks": spread, "most_curved": top}
+        return {"model": self.name, "channels": len(values), "rms_of_peaks": spread, "most_curved": top}

@@ -116,7 +116,7 @@ def evaluate(
     >>> data = open_data("smoke", "val", transform=CentreCrop(32))
     >>> rows = evaluate(finola.load("waves/64x1@8:32"), data)
     >>> len(rows), sorted(rows[0])
-    (32, ['index', 'latents_per_256', 'ms_ssim', 'name', 'psnr', 'side_per_256', 'ssim'])
+    (32, ['index', 'latents_per_256', 'ms_ssim', 'photo', 'psnr', 'side_per_256', 'ssim'])
     """
     check_options(model, latents, per_tile, effort)
     parameter = next(model.parameters())
@@ -135,7 +135,7 @@ def evaluate(
         if effort:
             columns.append(_measured([one.best for one in found], originals, "refined_"))
         for number, (index, _) in enumerate(group):
-            row: dict[str, Any] = {"index": index, "name": dataset.name(index)}
+            row: dict[str, Any] = {"index": index, "photo": dataset.name(index)}
             for column in columns:
                 row |= column[number]
             rows.append(row | found[number].per_256())

@@ -83,7 +83,7 @@ def plot_interpolation(model: Autoencoder, first: Tensor, second: Tensor, steps:
     at, one, two = torch.linspace(0, 1, steps).tolist(), encode(model, first), encode(model, second)
     blended = [_decode(model, one, interpolate(one.q, two.q, t)) for t in at]
     pixels = [interpolate(blended[0], blended[-1], t) for t in at]
-    metrics = torch.stack([psnr(a, b) for a, b in zip(blended, pixels, strict=True)])  # (steps, N)
+    metrics = torch.stack([psnr(a, b).clamp(max=100) for a, b in zip(blended, pixels, strict=True)])  # (steps, N)
     captions = [
         None if t in (0, 1) else [f"{v:.1f} dB to pixels" for v in row] for t, row in zip(at, metrics, strict=True)
     ]
@@ -134,7 +134,7 @@ def plot_neighbours(
     heads = ["query", *[f"number {place}" for place in range(1, len(images) + 1)]]
     figure = _sheet([query[None], *[image[None] for image in images]], heads, captions, title)
     return Plot(
-        figure, {"neighbours": [{"name": n, "similarity": s} for n, s in zip(names, similarities, strict=True)]}
+        figure, {"neighbours": [{"photo": n, "similarity": s} for n, s in zip(names, similarities, strict=True)]}
     )
 
 

@@ -40,7 +40,7 @@ def plot_rate_distortion(result: dict[str, Any], path: str | Path) -> Path:
             name = (
                 f"wave initialisation, untrained, {'64x64 tiles' if method['word'].endswith(':64') else 'whole photos'}"
             )
-        families.setdefault(name, []).append((method["latents_per_256x256"], method["psnr"]))
+        families.setdefault(name, []).append((method["latents_per_256"], method["psnr"]))
     for name, points in families.items():
         right.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=name)
     finola = [(e["latents"], e["psnr"]) for e in result["quoted"]["latents"] if e["method"].startswith("FINOLA")]

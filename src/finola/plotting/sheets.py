@@ -48,7 +48,7 @@ def save_contact_sheet(
             original = dataset[(0, row["index"])].images.float() / 255
             rebuilt = model(original.to(parameter), **options)
             left, top = column * (2 * SIDE + 12), row_number * (SIDE + CAPTION)
-            text = f"{word}: {row[key]:.2f} dB  {printable(row['name'])[-40:]}"
+            text = f"{word}: {row[key]:.2f} dB  {printable(row['photo'])[-40:]}"
             ImageDraw.Draw(sheet).text((left + 4, top + 2), text, fill="black")
             for number, image in enumerate((original, rebuilt)):
                 picture = to_pillow(image[0])

@@ -109,7 +109,7 @@ def compress(args: argparse.Namespace) -> int:
             text = f"{row['file']} has {row['bpp']:.4g} bits per pixel, the minimum of this model"
             print_error(args.verb, f"{text}; --bpp {args.bpp:g} cannot be reached.")
     if args.json:
-        print_json(rows)
+        print_json({"model": model, "photos": rows, "unreadable": loop.unreadable})
     elif rows:
         body = [(Path(row["file"]).name, *_cells(row)) for row in rows]
         if len(rows) > 1:
@@ -218,7 +218,7 @@ def decompress(args: argparse.Namespace) -> int:
     tasks = [(file, str(target), args.model, device) for (file, _), target in zip(pairs, written, strict=True)]
     rows = list(loop.each(decompress_one, tasks, args.workers))
     if args.json:
-        print_json(rows)
+        print_json({"photos": rows, "unreadable": loop.unreadable})
     elif rows:
         body = [(row["photo"], show_size((row["height"], row["width"])), f"{row['seconds']:.2f}") for row in rows]
         print_table("decompressed", ["photo", "size", "seconds"], body)
@@ -273,7 +273,7 @@ def calibrate(args: argparse.Namespace) -> int:
     if not model.config.elastic and args.photos:
         raise InputError(f"{args.model} has q of a fixed length and is calibrated on tiles; use --tiles.")
     latents, data = (_calibrate_elastic if model.config.elastic else _calibrate_fixed)(args, model, target)
-    facts = {"model": args.model, "file": str(target), "latents": latents, "bytes": target.stat().st_size}
+    facts = {"model": args.model, "written": str(target), "latents": latents, "bytes": target.stat().st_size}
     if args.json:
         print_json(facts)
     else:

@@ -79,18 +79,18 @@ def run_batch(args: argparse.Namespace, function: Callable[..., Summary], option
 
 
 def _report(args: argparse.Namespace, found: Summary) -> int:
-    errors = [{"index": error.index, "id": error.id, "reason": error.reason} for error in found.errors]
-    messages = [f"{error['id']}: {error['reason']}" for error in errors[:SHOWN]]
-    if errors:
-        messages.append(f"{len(errors)} of {found.photos} photos have no row; _errors.jsonl lists them.")
+    unreadable = [f"{error.id}: {error.reason}" for error in found.errors]
+    messages = unreadable[:SHOWN]
+    if unreadable:
+        messages.append(f"{len(unreadable)} of {found.photos} photos have no row; _errors.jsonl lists them.")
     if found.problems:  # each has been printed when the run started
         messages.append(f"{len(found.problems)} problems with the data; _errors.jsonl lists them.")
     code = report_failures(args.verb, messages)
-    facts = {name: getattr(found, name) for name in ("out", "photos", "rows", "shards", "skipped", "bytes")}
     if args.json:
-        print_json(facts | {"errors": errors, "problems": list(found.problems)})
+        facts = {name: getattr(found, name) for name in ("rows", "shards", "skipped", "bytes", "problems")}
+        print_json({"written": found.out, "images": found.photos, **facts, "unreadable": unreadable})
         return code
-    rows = [("photos", f"{found.photos:,}"), ("rows", f"{found.rows:,}"), ("unreadable photos", f"{len(errors):,}")]
+    rows = [("photos", f"{found.photos:,}"), ("rows", f"{found.rows:,}"), ("unreadable photos", f"{len(unreadable):,}")]
     rows += [("shards", f"{found.shards:,}"), ("of these finished before", f"{found.skipped:,}")]
     print_table(found.out, ["", "number"], [*rows, ("bytes", f"{found.bytes:,}")])
     return code

@@ -96,7 +96,7 @@ def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> int:
     rows = evaluate(model, dataset, args.batch, report, **options)
     metrics = summarise(rows)
     kind, description = allocation(model, args.latents, args.per_tile)
-    facts = {"name": str(model.config), "allocation": kind, **options} | ({"crop": args.crop} if args.crop else {})
+    facts = {"config": str(model.config), "allocation": kind, **options} | ({"crop": args.crop} if args.crop else {})
     summary = _summary(args, facts, rows, metrics, dataset)
     if args.out:
         save_contact_sheet(Path(args.out) / "contact-sheet.png", rows, model, dataset, **options)

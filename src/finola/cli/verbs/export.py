@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         )
     rows = verify(model, args.out, trusted=True)  # the files have just been written
     if args.json:
-        print_json({"folder": args.out, **manifest, "verified": rows})
+        print_json({"written": args.out, **manifest, "verified": rows})
         return
     runtime = "onnxruntime, ms" if args.format == "onnx" else "torch.export, ms"
     body = [

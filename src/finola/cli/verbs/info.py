@@ -45,7 +45,7 @@ def installation() -> dict[str, object]:
             found[library] = version(library)
         except PackageNotFoundError:
             found[library] = None
-    return found | {"models": ", ".join(bundled_models())}
+    return found | {"models": bundled_models()}
 
 
 def header(path: str) -> dict[str, object]:
@@ -59,7 +59,7 @@ def header(path: str) -> dict[str, object]:
         "height": container.height,
         "grey": container.grey,
         "bytes": size,
-        "bits_per_pixel": round(8 * size / (container.width * container.height), 5),
+        "bpp": round(8 * size / (container.width * container.height), 5),
         "overhead_bytes": container.overhead(),
         "model": container.model,
         "model_hash": container.model_hash.hex(),
@@ -79,8 +79,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(fields)
     else:
-        print_table(
-            "installation" if args.file is None else args.file,
-            ["", ""],
-            [(key.replace("_", " "), "–" if value is None else value) for key, value in fields.items()],
-        )
+        shown = {key.replace("_", " "): "–" if value is None else value for key, value in fields.items()}
+        if args.file is None:
+            shown["models"] = ", ".join(bundled_models())
+        print_table("installation" if args.file is None else args.file, ["", ""], list(shown.items()))

@@ -127,7 +127,7 @@ def _fit(args: argparse.Namespace) -> int:
     explained = statistics.explained()
     about = {
         "model": args.model,
-        "name": statistics.model,
+        "config": statistics.model,
         "weights": statistics.weights,
         "count": statistics.count,
         "written": args.out,
@@ -243,7 +243,7 @@ def _observe(args: argparse.Namespace) -> int:
         statistics = _fitted(args, model, opened[0])
     result = {"data": args.data or "FINOLA_DATA", "split": args.split, "statistics": source}
     measured = observe(model, statistics, _pixels(data, "observing"))
-    result |= measured | {"model": args.model, "name": measured["model"]}
+    result |= measured | {"model": args.model, "config": measured["model"]}
     if args.out:
         write_json(Path(args.out), result)
     if args.json:

@@ -55,7 +55,7 @@ def curvature(args: argparse.Namespace) -> None:
         print_json({"photo": photo.name, "map": which, "written": args.out, "models": summaries})
         return
     rows = [
-        (one["name"], one["channels"], *(f"{one['rms_of_peaks'][word]:.3g}" for word in ("median", "mean", "max")))
+        (one["model"], one["channels"], *(f"{one['rms_of_peaks'][word]:.3g}" for word in ("median", "mean", "max")))
         for one in summaries
     ]
     print_table("RMS of peak curvatures over channels", ["model", "channels", "median", "mean", "max"], rows)
@@ -102,7 +102,7 @@ def grow(args: argparse.Namespace) -> None:
     path = save_animation(animation, args.out, args.seconds)
     width, height = animation[0].size
     if args.json:
-        about = {"model": args.model, "name": str(model.config), "photo": photo.name, "wave": args.wave}
+        about = {"model": args.model, "config": str(model.config), "photo": photo.name, "wave": args.wave}
         about |= {"written": str(path), "frames": len(animation), "width": width, "height": height}
         print_json(about | {"bytes": path.stat().st_size})
         return

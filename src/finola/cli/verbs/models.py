@@ -1,4 +1,4 @@
-"""finola models: list the bundled models and those of the paper with parameters and multiply–adds."""
+"""finola models: list models with parameters and multiply–adds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AUTOENCODERS, CLASSIFIERS = "bundled autoencoders", "bundled classifiers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "names of models or of the recipes that train them, or patterns such as 'paper/*' (default: all models)"
+    text = "names of models or of the recipes that train them, or patterns; '*' lists all (default: bundled models)"
     parser.add_argument("names", nargs="*", metavar="NAME", help=text)
     parser.add_argument("-m", "--model", nargs="+", default=[], metavar="NAME", help="the same as an option")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -24,20 +24,23 @@ def run(args: argparse.Namespace) -> None:
     from finola.model_zoo import PAPER, RECOGNITION
 
     bundled = {AUTOENCODERS: [*bundled_models("autoencoder"), *UNTRAINED], CLASSIFIERS: bundled_models("classifier")}
-    groups = bundled | PAPER | RECOGNITION
-    if words := [*args.names, *args.model]:
-        groups = choose(groups, words)
+    everything = bundled | PAPER | RECOGNITION
+    words = [*args.names, *args.model]
+    groups = choose(everything, words) if words else bundled
     total = sum(map(len, groups.values()))
     pairs = ((group, name) for group, names in groups.items() for name in names)
     rows = [_row(group, name) for group, name in progress(pairs, total, "counting", quiet=args.json)]
     if args.json:
-        print_json(rows)
+        print_json({"models": rows})
         return
+    print("Upper line: parameters. Lower line: multiply-adds per image.")
     for group in groups:
         for parts in dict.fromkeys(tuple(row["parameters"]) for row in rows if row["group"] == group):
             body = [_cells(row) for row in rows if row["group"] == group and tuple(row["parameters"]) == parts]
             print_table(group, ["name", "classes" if "head" in parts else "latent", *parts], body)
-    print("Upper line: parameters. Lower line: multiply-adds per image.")
+    if not words:
+        rest = {name for names in everything.values() for name in names} - {row["model"] for row in rows}
+        print(f"{len(rest)} more, those of the paper among them: finola models '*', or a pattern such as 'paper/*'.")
 
 
 def choose(groups: dict[str, list[str]], words: Sequence[str]) -> dict[str, list[str]]:
@@ -76,7 +79,7 @@ def _row(group: str, name: str) -> dict[str, Any]:
     from finola.model_counts import sizes
 
     counted = sizes(name)
-    row: dict[str, Any] = {"group": group, "name": name}
+    row: dict[str, Any] = {"group": group, "model": name}
     if name in bundled_models("classifier"):
         row["classes"] = len(read_config(WEIGHTS_FOLDER / name)["classes"])
     elif "head" in counted:
@@ -95,7 +98,7 @@ def _row(group: str, name: str) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    cells: list[object] = [row["name"], f"{row.get('latent', row.get('classes')):,}"]
+    cells: list[object] = [row["model"], f"{row.get('latent', row.get('classes')):,}"]
     for part, parameters in row["parameters"].items():
         cells.append((short(parameters), short(row["multiply_adds"][part])))
     return cells

@@ -77,8 +77,8 @@ def reconstruct(args: argparse.Namespace) -> int:
         rows.append(row)
     kind, description = allocation(model, args.latents, args.per_tile)
     if args.json:
-        facts = {"model": args.model, "name": str(model.config), "allocation": kind, **options}
-        print_json(facts | {"photos": rows})
+        facts = {"model": args.model, "config": str(model.config), "allocation": kind, **options}
+        print_json(facts | {"photos": rows, "unreadable": loop.unreadable})
     elif rows:
         columns = ["photo", "size", "latents", "per 256²", "PSNR, dB", "SSIM"]
         if args.effort:
@@ -158,10 +158,10 @@ def classify(args: argparse.Namespace) -> int:
         found.append((photo.name, list(zip(classes, best.values.tolist(), strict=True))))
     if args.json:
         rows = [
-            {"image": name, "classes": [{"class": word, "probability": p} for word, p in classes]}
+            {"photo": name, "classes": [{"class": word, "probability": p} for word, p in classes]}
             for name, classes in found
         ]
-        print_json(rows)
+        print_json({"model": args.model, "photos": rows, "unreadable": loop.unreadable})
     else:
         for name, classes in found:
             print_table(name, ["class", "probability"], [(word, f"{100 * p:.1f} %") for word, p in classes])

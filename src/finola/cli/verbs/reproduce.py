@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import positive
-from finola.cli.output import print_json, print_line, print_table, say
+from finola.cli.output import add_force, print_json, print_line, print_table, say
 from finola.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reuse", action="store_true", help="do not train runs again whose results are in --results, to add seeds"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the runs and their cost")
+    add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -163,7 +164,8 @@ def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
     places = (args.runs, args.results)
     found = reproduce(claims, args.scale, args.seeds, args.data, *places, workers, args.reuse, report=report)
     if args.json:
-        print_json([result | {"verdict": _verdict(claim, result)} for claim, result in zip(claims, found, strict=True)])
+        pairs = zip(claims, found, strict=True)
+        print_json({"claims": [result | {"verdict": _verdict(claim, result)} for claim, result in pairs]})
         return
     from finola.reproduce.report import row_table
 
@@ -182,15 +184,16 @@ def _verdict(claim: Claim, result: dict[str, Any]) -> dict[str, str]:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from finola.files import check_folder, write_text
+    from finola.files import output_path, write_text
     from finola.reproduce.report import generate
 
     if Path(args.report).suffix != ".md":
         raise InputError(f"--report {args.report}: give a file that ends in .md. The report has all claims.")
+    target = output_path(args.report, [args.results], args.force)
     if not Path(args.results).is_dir():
         raise InputError(f"There are no results in {args.results}. Run finola reproduce first, or give --results.")
-    write_text(check_folder(Path(args.report)), generate(Path(args.results)))
+    write_text(target, generate(Path(args.results)))
     if args.json:
-        print_json({"file": args.report})
+        print_json({"written": args.report})
     else:
         print_line(f"Wrote {args.report}")

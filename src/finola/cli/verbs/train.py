@@ -153,7 +153,8 @@ def _list(pattern: str, as_json: bool) -> None:
     if as_json or pattern:
         rows = [(r, getattr(r, "paper_psnr", None)) for r in map(load_recipe, names)]
         if as_json:
-            print_json([{"name": r.name, "about": r.about, "paper_psnr": p, "model": r.model.name} for r, p in rows])
+            facts = ({"recipe": r.name, "about": r.about, "paper_psnr": p, "model": r.model.name} for r, p in rows)
+            print_json({"recipes": list(facts)})
             return
         table = [(r.name, r.model.name, psnr or "", r.about) for r, psnr in rows]
         print_table("recipes", ["recipe", "model", "paper, dB", "about"], table)

@@ -84,7 +84,7 @@ def waves(args: argparse.Namespace) -> int:
     if args.plot:
         plot_waves(found, measurement, first[0][None], args.plot, shown.name)
     if args.json:
-        result = {"model": args.model, "photos": names, "of": len(every)}
+        result = {"model": args.model, "photos": [{"photo": name} for name in names], "of": len(every)}
         result |= measurement.to_dict() | {"quadrants": {one.name: _plain(one) for one in quadrants}}
         if args.quadrant:
             result["quadrant"] = shown.name
@@ -167,6 +167,7 @@ def _add_spectrum(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--waves", type=positive, default=2048, help="number of waves per side (default: %(default)s)")
     parser.add_argument("-o", "--out", required=True, help="file to write")
     add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def spectrum(args: argparse.Namespace) -> int:
@@ -189,7 +190,10 @@ def spectrum(args: argparse.Namespace) -> int:
         spectra.append(measure_radius(found, batches).to_json())
     count -= len(dataset.unreadable)
     write_json(out, {"photos": count, "spectra": spectra})
-    print_line(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
+    if args.json:
+        print_json({"written": str(out), "sides": args.sides, "images": count})
+    else:
+        print_line(f"{out}: {', '.join(str(side) for side in args.sides)} px from {count} photos")
     return report_unreadable(args.verb, dataset)
 
 
