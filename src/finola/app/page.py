@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from finola.app import views as markup
+from finola.app.guard import Uploads
 from finola.app.handlers import (
     LEAST_LATENTS,
     MOST_LATENTS,
@@ -24,16 +25,13 @@ from finola.app.handlers import (
     load_photo,
     point,
     start,
-    take_upload,
     update_photo,
 )
 from finola.app.models import is_elastic, label, names
-from finola.app.photos import MAX_PIXELS, Photo, example, shrunk
-from finola.app.uploads import MAX_BYTES, Uploads
-from finola.app.visitors import Visitors
+from finola.app.photos import MAX_BYTES, MAX_PIXELS, Photo, example, read, shrunk
 from finola.config import DEFAULT_LATENTS
 
-STATE_LIFETIME = 3600  # seconds without use after which a visitor's photo is deleted
+STATE_LIFETIME = 3600  # seconds without use after which a photo is deleted
 COMPONENTS = 32  # initial number of principal components
 OTHER_SIDE = 1024  # maximum side of the second photo in pixels, twice the side at which it is displayed
 
@@ -55,31 +53,28 @@ recurrence reconstructs the tile from it. Your photo stays on the machine that s
 """
 
 
-def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
-    """Build the page, which `finola.app.server` serves."""
+def build(uploads: Uploads) -> gr.Blocks:
+    """Build the page, which `finola.app.server` serves. The choice of an upload event is the key of the upload."""
 
-    def compare_for(photo: Photo | None, model: str, quality: int, effort: int, request: gr.Request) -> str:
-        return str(compare(photo, model, quality, effort, visitors, request.session_hash))
+    def choose(model: str, quality: int, effort: int, event: gr.EventData) -> tuple[Any, str, Any]:
+        return update_photo(*load_photo(lambda: example(chosen(event))), model, quality, effort)
 
-    def choose(model: str, quality: int, effort: int, event: gr.EventData, request: gr.Request) -> tuple[Any, str, Any]:
-        photo, words = load_photo(lambda: example(chosen(event)))
-        return update_photo(photo, words, model, quality, effort, visitors, request.session_hash)
+    def uploaded(event: gr.EventData) -> tuple[Photo | None, str]:
+        return load_photo(lambda: read(*uploads.take(chosen(event))))
 
-    def receive(path: str | None, model: str, quality: int, effort: int, request: gr.Request) -> tuple[Any, ...]:
-        photo, words = load_photo(lambda: take_upload(path, uploads, visitors, request.session_hash))
-        return None, *update_photo(photo, words, model, quality, effort, visitors, request.session_hash)
+    def receive(_: None, model: str, quality: int, effort: int, event: gr.EventData) -> tuple[Any, ...]:
+        return None, *update_photo(*uploaded(event), model, quality, effort)
 
-    def receive_other(path: str | None, request: gr.Request) -> tuple[Any, Any, str]:
-        photo, words = load_photo(lambda: take_upload(path, uploads, visitors, request.session_hash))
-        if photo is None:
-            return None, gr.skip(), words
-        return None, replace(photo, pixels=shrunk(photo.pixels, OTHER_SIDE)), words
+    def receive_other(_: None, event: gr.EventData) -> tuple[Any, Any, str]:
+        photo, words = uploaded(event)
+        smaller = gr.skip() if photo is None else replace(photo, pixels=shrunk(photo.pixels, OTHER_SIDE))
+        return None, smaller, words
 
     page = gr.Blocks(title="finola", analytics_enabled=False)
     with page:
         photo = gr.State(None, time_to_live=STATE_LIFETIME)
         other = gr.State(None, time_to_live=STATE_LIFETIME)
-        order = gr.State([])  # (wave, fraction of energy), strongest in the photo first
+        order = gr.State(None)  # of waves, strongest in the photo first
         tab = gr.State("compare")
         gr.HTML(INTRODUCTION)
         with gr.Row(elem_id="whole"):
@@ -163,7 +158,7 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
                         with gr.Column(min_width=280):
                             waved = gr.HTML(_placeholders(1), elem_id="waved")
 
-        # All events share one concurrency group, so that at most two jobs run at a time.
+        # All events share one concurrency group, so that one job runs at a time.
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_id": "page"}
         live = quiet | {"trigger_mode": "always_last"}
         comparing = [photo, model, quality, effort]
@@ -178,12 +173,12 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
             page.load(start, settings, [photo, status, compared], **quiet),
             drop.upload(receive, [drop, *settings], [drop, photo, status, compared], **quiet),
             thumbs.select(choose, settings, [photo, status, compared], **quiet),
-            model.input(compare_for, comparing, compared, **live),
+            model.input(compare, comparing, compared, **live),
         )
         for change in changes:
             change.then(draw_tab, current, everything, **quiet)
-        quality.input(compare_for, comparing, compared, **live)
-        effort.input(draw_tab, current, everything, **live).then(compare_for, comparing, compared, **quiet)
+        quality.input(compare, comparing, compared, **live)
+        effort.input(draw_tab, current, everything, **live).then(compare, comparing, compared, **quiet)
         model.input(markup.abilities, model, able, **quiet)
         latents.input(draw_latents, [photo, model, latents, effort], latent_pictures, **live)
         tabs = {"compare": compare_tab, "latents": latents_tab, "moves": moves_tab, "growth": growth_tab}
@@ -201,7 +196,7 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
         wave.input(draw_wave, [photo, model, order, wave], [plane, waved], **live)
         pointed = plane.select(point, [model, order, wave], wave, **quiet)
         pointed.then(draw_wave, [photo, model, order, wave], [plane, waved], **quiet)
-    page.queue(max_size=64, default_concurrency_limit=2, api_open=False)
+    page.queue(max_size=64, default_concurrency_limit=1, api_open=False)
     return page
 
 
