@@ -203,6 +203,20 @@ def test_every_control_updates_the_images_of_an_uploaded_photo(browser, address,
     visit.leave()
 
 
+def test_the_last_of_several_fast_clicks_wins(browser, address):
+    visit = Visit(browser, address)
+    for title in ("Cat", "Coffee", "Rocket", "Cat", "Coffee"):
+        visit.page.click(f"#examples button[title={title}]")
+    for name in ("Waves", "Latents", "Morph", "Waves"):
+        visit.tab(name)
+    visit.press("#wave")  # before the tab is drawn
+    visit.page.wait_for_selector("#waved .shot img")
+    visit.tab("Compare")
+    visit.page.locator("#compared a[download='Coffee.finola']").wait_for()
+    visit.said("Coffee, an example")
+    visit.leave()
+
+
 def test_downloaded_file_can_be_uploaded_again(browser, address, tmp_path):
     visit = Visit(browser, address)
     uri = visit.page.locator("#compared a[download]").get_attribute("href")
