@@ -91,6 +91,7 @@ class Person:
     def __init__(self, page: Page, files: list[Path]) -> None:
         self.page, self.files, self.random = page, files, random.Random(0)
         self.tab = "Compare"
+        self.reloading = False
         self.actions: dict[Callable[[], None], float] = {
             self.change_tab: 3,
             self.move_slider: 8,
@@ -144,7 +145,9 @@ class Person:
         self.page.get_by_role("option").nth(self.random.randrange(2)).click()
 
     def reload(self) -> None:
+        self.reloading = True
         self.page.reload()
+        self.reloading = False
         self.page.wait_for_selector("#compared table.figures")
         self.tab = "Compare"
 
@@ -158,10 +161,15 @@ def click(address: str, server: subprocess.Popen[str], browser: str, minutes: fl
         launched = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         page = launched.new_page()
         page.set_default_timeout(PATIENCE)
-        page.on("console", lambda told: errors.append(told.text) if told.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
         files = sent_files(Path(folder))
         person = Person(page, files)
+
+        def note(error: str) -> None:
+            if not person.reloading:  # a page that is left reports the requests that it aborts
+                errors.append(error)
+
+        page.on("console", lambda told: note(told.text) if told.type == "error" else None)
+        page.on("pageerror", lambda error: note(str(error)))
         page.goto(address)
         page.wait_for_selector("#compared table.figures")
         begin = read = time.monotonic()

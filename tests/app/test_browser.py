@@ -60,7 +60,7 @@ def faults(log: str) -> list[str]:
     for traceback in re.split(r"(?=Traceback \(most recent call last\))", log)[1:]:
         files = re.findall(r'File "([^"]+)", line', traceback)
         ours = [name for name in files if "/finola/" in name.replace("\\", "/")]
-        passed_on = all(name.endswith("guard.py") for name in ours) and ours[-1:] != files[-1:]
+        passed_on = all(name.endswith(("guard.py", "streams.py")) for name in ours) and ours[-1:] != files[-1:]
         if ours and not passed_on:  # every request passes through the guard, whoever fails behind it
             found.append(traceback)
     return found

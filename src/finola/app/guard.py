@@ -113,6 +113,8 @@ class Guard:
                 await self.app(scope, receive, send)
         except HTTPException as error:
             await JSONResponse({"detail": error.detail}, error.status_code)(scope, receive, send)
+        except asyncio.CancelledError:  # the server stops; uvicorn would print a traceback
+            return
         except TimeoutError:
             await JSONResponse({"detail": "The request was not completed in time."}, 408)(scope, receive, send)
 
