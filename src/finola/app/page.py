@@ -128,6 +128,7 @@ def build(uploads: Uploads) -> gr.Blocks:
         # While a job of an event waits or runs, the page stores the last call of that event and drops those before.
         grouped: dict[str, Any] = {"api_visibility": "private", "concurrency_id": "page", "trigger_mode": "always_last"}
         live = grouped | {"show_progress": "hidden"}
+        every = live | {"trigger_mode": "multiple"}  # a call that Gradio stores loses the choice of its event
         comparing = [photo, model, quality, effort]
         settings = [model, quality, effort]
         pictures = [faded, projected, mixed, components, source]
@@ -139,7 +140,7 @@ def build(uploads: Uploads) -> gr.Blocks:
         changes = (
             page.load(start, settings, [photo, status, compared], **live),
             drop.upload(receive, [drop, *settings], [drop, photo, status, compared], **live),
-            thumbs.select(choose, settings, [photo, status, compared], **live),
+            thumbs.select(choose, settings, [photo, status, compared], **every),
             model.input(compare, comparing, compared, **live),
         )
         for change in changes:
@@ -156,12 +157,12 @@ def build(uploads: Uploads) -> gr.Blocks:
         mix.input(draw_mix, [photo, other, model, mix], mixed, **live)
         for change in (
             other_drop.upload(receive_other, other_drop, [other_drop, other, source], **live),
-            other_thumbs.select(choose_other, None, [other, source], **live),
+            other_thumbs.select(choose_other, None, [other, source], **every),
         ):
             change.then(draw_mix, [photo, other, model, mix], mixed, **live)
         grow.click(draw_animation, [photo, model], grown, **grouped)
         wave.input(draw_wave, [photo, model, order, wave], [plane, waved], **live)
-        pointed = plane.select(point, [model, order, wave], wave, **live)
+        pointed = plane.select(point, [model, order, wave], wave, **every)
         pointed.then(draw_wave, [photo, model, order, wave], [plane, waved], **live)
     page.queue(max_size=64, default_concurrency_limit=1, api_open=False)
     return page
