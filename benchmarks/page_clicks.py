@@ -141,8 +141,11 @@ class Person:
             self.page.click("#grow")
 
     def change_model(self) -> None:
+        self.choose_model(self.random.randrange(2))
+
+    def choose_model(self, number: int) -> None:
         self.page.click("#model input")
-        self.page.get_by_role("option").nth(self.random.randrange(2)).click()
+        self.page.get_by_role("option").nth(number).click()
 
     def reload(self) -> None:
         self.reloading = True
@@ -172,6 +175,8 @@ def click(address: str, server: subprocess.Popen[str], browser: str, minutes: fl
         page.on("pageerror", lambda error: note(str(error)))
         page.goto(address)
         page.wait_for_selector("#compared table.figures")
+        for number in (1, 0):  # models stay in memory once they are loaded
+            person.choose_model(number)
         begin = read = time.monotonic()
         while time.monotonic() - begin < 60 * minutes and server.poll() is None:
             actions[person.act()] += 1

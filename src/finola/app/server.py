@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 FIRST_PORT, PORTS = 7860, 100
-STATES = 8  # sessions whose photos are stored; the least recently used one is dropped first
+STATES = 4  # sessions whose photos are stored; the least recently used one is dropped first
 CLOSING = 2  # seconds for open connections to finish
 GRACE = 4.0  # seconds until the process is terminated, even during a computation
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
