@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-import threading
+from functools import partial
 from itertools import chain
 
 import pytest
 import torch
+from gradio import EventData
 from torch import Tensor
 
 from finola.app import latent_views as moves
 from finola.app import views as markup
 from finola.app import waves
-from finola.app.comparison import OTHERS, Comparison, error_levels, file_of, possible_effort, rebuild
-from finola.app.handlers import draw_latents, visitor_message
+from finola.app.comparison import OTHERS, TOLERANCE, Comparison, error_levels, possible_effort, rebuild
+from finola.app.handlers import draw_latents, draw_tab, draw_wave, point, user_message
 from finola.app.models import WHOLE, describe, is_elastic, label, names, open_model, statistics
 from finola.app.photos import Photo, example
+from finola.baselines.image_codecs import file_within
 from finola.codec.codec import decompress
 from finola.config import DEFAULT_CODEC
 from finola.errors import UnknownNameError
@@ -24,6 +26,9 @@ from finola.image_io import to_uint8
 from finola.metrics import psnr, ssim
 
 MODEL = "waves512"  # always available, whichever model is the default
+
+
+file_of = partial(file_within, tolerance=TOLERANCE)
 
 
 def small(name: str = "astronaut", side: int = 128) -> Photo:
@@ -83,21 +88,6 @@ def test_effort_changes_the_file_and_is_reduced_for_large_photos():
     assert possible_effort(9, 2_000_000, (0, 1, 2)) == 0 and possible_effort(9, 100, (0, 1, 2)) == 2
     page = markup.comparison(photo, Comparison(files[0], {}, 0), MODEL, asked=4)
     assert "Effort 4" in page
-
-
-def test_concurrent_visitors_get_their_own_files():
-    images = [small(name).pixels for name in ("astronaut", "coffee", "chelsea", "rocket")]
-    alone = [file_of("jpeg", image, 2500) for image in images]
-    together: dict[int, bytes] = {}
-    threads = [
-        threading.Thread(target=lambda n=n, image=image: together.update({n: file_of("jpeg", image, 2500)}))
-        for n, image in enumerate(images)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [together[n] for n in range(4)] == alone
 
 
 def test_model_without_codec_reconstructs_without_a_file():
@@ -232,6 +222,16 @@ def test_wave_energies_are_sorted_and_sum_to_one():
     assert sorted(number for group in waves.groups(MODEL) for number in group) == list(range(len(order)))
 
 
+@pytest.mark.parametrize("order", [None, (WHOLE, [(10_000, 1.0)])])
+@pytest.mark.parametrize("rank", [1, 3, 10_000])
+def test_wave_slider_moved_before_the_waves_of_the_model_are_ranked(order, rank):
+    """The tab may not have been drawn yet, or its waves are those of the model before."""
+    ranked = draw_tab("waves", small(side=64), None, MODEL, 0, 0)[6]
+    assert draw_wave(small(side=64), MODEL, order, rank) == draw_wave(small(side=64), MODEL, ranked, rank)
+    assert "Wave" in draw_wave(small(side=64), MODEL, order, rank)[1]
+    assert point(MODEL, order, 7, EventData(None, {"choice": "0"})) == 7
+
+
 def test_waves_of_any_model_can_be_drawn(monkeypatch):
     """Without a basis of plane waves, the channel of an eigenvector is drawn."""
     opened, photo = open_model(MODEL), small(side=64)
@@ -257,8 +257,8 @@ def test_file_names_are_escaped():
     assert not any("<img src=x" in page or "<b>" in page.replace("<b>", "", page.count("</b>")) for page in pages)
 
 
-def test_unexpected_errors_are_logged_and_not_shown_to_the_visitor(capsys):
-    assert "secret" not in visitor_message(RuntimeError("secret"))
+def test_unexpected_errors_are_logged_and_not_shown_on_the_page(capsys):
+    assert "secret" not in user_message(RuntimeError("secret"))
     assert "secret" in capsys.readouterr().err
-    assert visitor_message(ValueError("photo.png is broken.")) == "photo.png is broken."
-    assert visitor_message(ValueError("the file is damaged.")) == "The file is damaged."
+    assert user_message(ValueError("photo.png is broken.")) == "photo.png is broken."
+    assert user_message(ValueError("the file is damaged.")) == "The file is damaged."

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from finola.app import photos
-from finola.app.handlers import compare, take_upload
+from finola.app.handlers import compare
 from finola.app.models import PIXELS
-from finola.app.photos import MAX_SIDE, example, fitted, fitting_size, read, shrunk
-from finola.app.uploads import MAX_BYTES, Uploads
-from finola.app.visitors import Visitors
+from finola.app.photos import MAX_BYTES, MAX_SIDE, example, fitted, fitting_size, read, shrunk
 from finola.codec.codec import compress
 from finola.errors import InputError
 from finola.image_io import open_photo, pixels, read_photo, save_photo, to_rgb
@@ -65,19 +63,6 @@ def test_damaged_file_error_is_one_line_with_its_name(data):
         read(data, "broken.png")
 
 
-def test_upload_is_deleted_whether_readable_or_not(tmp_path):
-    for number, data in enumerate((png((32, 16)), b"broken")):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "photo.png").write_bytes(data)
-        if data == b"broken":
-            with pytest.raises(ValueError, match="cannot be read"):
-                take_upload(str(folder / "photo.png"), Uploads(tmp_path), Visitors(), None)
-        else:
-            assert take_upload(str(folder / "photo.png"), Uploads(tmp_path), Visitors(), None).size == (16, 32)
-        assert not folder.exists()
-
-
 def test_finola_file_is_decoded_with_its_file_size(tmp_path):
     made = compress(read_photo("skimage:astronaut")[:, 64:192, 192:320], quality=30, model="waves512")
     photo = read(made.data, "face.finola")
@@ -92,6 +77,21 @@ def test_finola_file_that_is_too_large_or_of_another_model_is_rejected(tmp_path)
         read(large, "large.finola")
     with pytest.raises(InputError, match="'elsewhere'"):
         read(Container("elsewhere", b"hash", width=64, height=64, step=20).pack(), "other.finola")
+
+
+def test_finola_file_of_another_version_of_a_model_is_refused_without_loading_it_for_the_page(monkeypatch):
+    from finola.app import models
+    from finola.codec.container import Container
+    from finola.hub import resolve
+
+    name = next(name for name in models.names() if resolve(name) is not None)
+    monkeypatch.setattr(models, "load", lambda name: pytest.fail("the page loaded the model"))
+    monkeypatch.setattr(models, "load_codec", lambda name: pytest.fail("the page loaded the codec"))
+    models.open_model.cache_clear()
+    file = Container(name, b"hash", width=64, height=64, step=20).pack()
+    assert len(file) < 60
+    with pytest.raises(ValueError, match=name):
+        read(file, "other.finola")
 
 
 @given(st.integers(1, 500_000), st.integers(1, 500_000), st.sampled_from([(1, 1), (64, 64), (256, 256)]))
@@ -142,9 +142,9 @@ def test_a_large_camera_photo_is_scaled_down_and_upright(kind, monkeypatch):
 
 def test_page_reports_the_scaling_of_a_photo(monkeypatch):
     monkeypatch.setattr(photos, "PIXELS", 64 * 128)
-    page = compare(read(png((256, 128)), "wide.png"), "waves512", 50, 0, Visitors(), None)
+    page = compare(read(png((256, 128)), "wide.png"), "waves512", 50, 0)
     assert "256 × 128" in page and "Scaled down" in page
-    assert "Scaled down" not in compare(read(png((64, 64)), "small.png"), "waves512", 50, 0, Visitors(), None)
+    assert "Scaled down" not in compare(read(png((64, 64)), "small.png"), "waves512", 50, 0)
 
 
 MEMORY = """
@@ -153,7 +153,6 @@ from PIL import Image
 from finola.app.handlers import compare
 from finola.app.models import open_model
 from finola.app.photos import read
-from finola.app.visitors import Visitors
 
 def file(mode, size, kind):
     stream = io.BytesIO()
@@ -164,7 +163,7 @@ large, wide = file("L", (8000, 6000), "JPEG"), file("1", (400_000, 4), "PNG")
 open_model("waves512")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 assert read(large, "large.jpg").full_size == (6000, 8000)
-assert "Scaled down" in compare(read(wide, "wide.png"), "waves512", 50, 0, Visitors(), None)
+assert "Scaled down" in compare(read(wide, "wide.png"), "waves512", 50, 0)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

@@ -1,4 +1,4 @@
-"""The server cancels jobs of visitors who have left, and stops on signals."""
+"""The server stops within seconds, and leaves no file, also when it is killed with an upload that was not read."""
 
 from __future__ import annotations
 
@@ -8,127 +8,110 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 
-from finola.app.comparison import rebuild
-from finola.app.models import open_model
-from finola.app.photos import Photo
-from finola.app.visitors import VisitorLeft, Visitors
+from finola.app.server import GRACE
 
 PATIENCE = 60  # seconds until a hanging server fails the test; nothing waits so long otherwise
-# The model's work is replaced by jobs that never end by themselves: one asks whether to go on, the other does not.
+STOPPING = 5.0  # seconds within which the page promises to stop
+# The model's work is replaced by a job that never ends by itself.
 SERVER = """
 import threading
 from finola.app import handlers, page, server
-from finola.app.visitors import VisitorLeft
 
-def work(photo, opened, quality, check, effort):
-    print("COMPUTING", flush=True)
-    while True:
-        if quality == 1:
-            threading.Event().wait()
-        try:
-            check()
-        except VisitorLeft:
-            print("ENDED", flush=True)
-            raise
+def work(photo, opened, quality, effort):
+    print("COMPUTING", photo.name, flush=True)
+    threading.Event().wait(2 if quality == 2 else None)
+    print("ENDED", photo.name, flush=True)
 
 def build(*arguments, build=page.build):
     made = build(*arguments)
     print(next(number for number, function in made.fns.items() if function.name == "choose"), flush=True)
     return made
 
-handlers.rebuild, page.build = work, build
+def end_soon(sig, end_soon=server.end_soon):
+    print("STOPPING", flush=True)
+    end_soon(sig)
+
+handlers.rebuild, page.build, server.end_soon = work, build, end_soon
 server._warm_up = lambda: None
 server.serve(port=0)
 """
 
 
-def compare(port: int, handler: int, session: str, quality: int) -> None:
-    """Choose an example photo, as a browser does: its comparison is what computes."""
-    body = {"fn_index": handler, "session_hash": session, "data": ["waves512", quality, 0]}
-    body["event_data"] = {"choice": "coffee"}
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
-        connection.request("POST", "/gradio_api/queue/join", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        answer.read()
+class Page:
+    """A running server of the page."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self.process, self.lines = process, process.stdout
+        self.handler = int(self.lines.readline())
+        self.port = int(self.lines.readline().rsplit(":", 1)[1])
+
+    def post(self, path: str, body: bytes, kind: str) -> None:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)) as connection:
+            connection.request("POST", f"/gradio_api/{path}", body, {"Content-Type": kind})
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
+
+    def compare(self, example: str, quality: int) -> None:
+        """Choose an example photo, as a browser does: its comparison is what computes."""
+        body = {"fn_index": self.handler, "session_hash": example, "data": ["waves512", quality, 0]}
+        self.post("queue/join", json.dumps(body | {"event_data": {"choice": example}}).encode(), "application/json")
+
+    def upload(self, size: int) -> None:
+        head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="x.png"\r\n\r\n'
+        self.post("upload", head + bytes(size) + b"\r\n--x--\r\n", "multipart/form-data; boundary=x")
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Page]:
+    environment = os.environ | {"TMPDIR": str(folder)}
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            yield Page(server)
+        finally:
+            server.kill()
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() or path.name.startswith("finola")]
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
-def test_jobs_of_departed_visitors_are_cancelled_and_a_busy_server_stops(tmp_path: Path, sig: signal.Signals):
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True, env=environment) as server:
-        try:
-            assert server.stdout is not None
-            handler = int(server.stdout.readline())
-            port = int(server.stdout.readline().rsplit(":", 1)[1])
-            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as visitor:
-                visitor.request("GET", "/gradio_api/heartbeat/one")
-                with closing(visitor.getresponse()) as alive:
-                    assert alive.status == 200
-                    compare(port, handler, "one", quality=50)
-                    assert server.stdout.readline() == "COMPUTING\n"
-            assert server.stdout.readline() == "ENDED\n"
-
-            compare(port, handler, "two", quality=1)
-            assert server.stdout.readline() == "COMPUTING\n"
-            assert list(tmp_path.glob("finola-app-*"))
-            server.send_signal(sig)
-            server.wait(PATIENCE)
-        finally:
-            server.kill()
-    assert server.returncode != -signal.SIGKILL
-    assert not list(tmp_path.glob("finola-app-*"))
+def test_a_busy_server_stops_and_leaves_no_file(tmp_path: Path, sig: signal.Signals):
+    with running(tmp_path) as page:
+        page.upload(3_000_000)
+        page.compare("coffee", quality=1)
+        assert page.lines.readline() == "COMPUTING Coffee, an example\n"
+        assert files(tmp_path) == []
+        page.process.send_signal(sig)
+        page.process.wait(PATIENCE)
+        assert "STOPPING" in page.lines.read()
+    assert page.process.returncode in (-sig, 128 + sig)  # it ended itself, in spite of its computation
+    assert GRACE < STOPPING
+    assert files(tmp_path) == []
 
 
-def test_comparison_is_cancelled_at_the_next_step_after_its_visitor_left():
-    opened, photo = open_model("waves512"), Photo("p", torch.zeros(3, 64, 64, dtype=torch.uint8))
-    steps: list[int] = []
-    rebuild(photo, opened, 50, lambda: steps.append(0))
-    assert len(steps) > 4
-    for last in range(1, len(steps) + 1):
-        calls: list[int] = []
-
-        def check(last: int = last, calls: list[int] = calls) -> None:
-            calls.append(0)
-            if len(calls) == last:
-                raise VisitorLeft
-
-        with pytest.raises(VisitorLeft):
-            rebuild(photo, opened, 50, check)
-        assert len(calls) == last
+def test_a_killed_server_leaves_no_file(tmp_path: Path):
+    with running(tmp_path) as page:
+        page.upload(3_000_000)
+        page.compare("coffee", quality=1)
+        page.process.kill()
+        page.process.wait(PATIENCE)
+    assert files(tmp_path) == []
 
 
-def test_visitor_has_left_when_all_connections_are_closed():
-    visitors = Visitors()
-    visitors.check("never seen")
-    with visitors.connected("one"):
-        with visitors.connected("one"):
-            pass
-        visitors.check("one")
-    with pytest.raises(VisitorLeft):
-        visitors.check("one")
-    visitors.returned("one")
-    visitors.check("one")
-    visitors.stop()
-    with pytest.raises(VisitorLeft):
-        visitors.check("one")
-
-
-def test_one_large_job_runs_at_a_time_and_waiting_jobs_can_be_cancelled():
-    visitors = Visitors()
-    checks = iter([None, None, VisitorLeft()])
-
-    def check() -> None:
-        if error := next(checks):
-            raise error
-
-    with visitors.working(lambda: None), pytest.raises(VisitorLeft), visitors.working(check):
-        pytest.fail("two jobs ran at the same time")
-    with visitors.working(lambda: None):
-        pass
+def test_one_job_runs_at_a_time(tmp_path: Path):
+    with running(tmp_path) as page:
+        for example in ("coffee", "rocket"):
+            page.compare(example, quality=2)
+        lines = [page.lines.readline() for _ in range(4)]
+    names = ("Coffee, an example", "Rocket, an example")
+    assert lines == [f"{word} {name}\n" for name in names for word in ("COMPUTING", "ENDED")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from finola.app.models import Opened
 from finola.app.photos import Photo
-from finola.baselines.image_codecs import FORMATS, file_within, read, write
+from finola.baselines.image_codecs import FORMATS, file_within, read
 from finola.codec.codec import compress, decompress
 from finola.codec.rdo import ITERATIONS
 from finola.image_io import to_uint8
@@ -49,41 +49,21 @@ class Comparison(NamedTuple):
 
 
 @torch.no_grad()
-def rebuild(
-    photo: Photo, opened: Opened, quality: int, check: Callable[[], None] = lambda: None, effort: int = 0
-) -> Comparison:
-    """Reconstruct a photo with a model and with other formats of the same size.
-
-    `check` is called between the steps and raises when the result is no longer needed.
-    """
+def rebuild(photo: Photo, opened: Opened, quality: int, effort: int = 0) -> Comparison:
+    """Reconstruct a photo with a model and with other formats of the same size."""
     original = photo.pixels
     effort = possible_effort(effort, original.shape[-2] * original.shape[-1], ITERATIONS)
-    check()
     if opened.codec is None:
         image = to_uint8(opened.model(original[None].float() / 255)[0])
-        return Comparison(_version(image, original, check=check), {})
+        return Comparison(_version(image, original), {})
     made = compress(original, quality=quality, model=opened.name, effort=effort)
-    check()
-    ours = _version(decompress(made.data, model=opened.name), original, made.data, check)
+    ours = _version(decompress(made.data, model=opened.name), original, made.data)
     others = {}
     for name, title in OTHERS.items():
         if FORMATS[name].available():
-            data = file_of(name, original, len(made.data), check)
-            others[title] = _version(to_uint8(read(data)), original, data, check)
+            data = file_within(name, original, len(made.data), tolerance=TOLERANCE)
+            others[title] = _version(to_uint8(read(data)), original, data)
     return Comparison(ours, others, effort)
-
-
-def file_of(name: str, image: Tensor, budget: int, check: Callable[[], None] = lambda: None) -> bytes:
-    """File of a format with at most `budget` bytes and few less, or the smallest possible one.
-
-    Not cached, because the cache of `finola compare` would be shared between visitors.
-    """
-
-    def attempt(name: str, image: Tensor, quality: float) -> bytes:
-        check()
-        return write(name, image, quality)
-
-    return file_within(name, image, budget, attempt, TOLERANCE)
 
 
 def possible_effort(effort: int, pixels: int, iterations: Sequence[int]) -> int:
@@ -95,10 +75,7 @@ def possible_effort(effort: int, pixels: int, iterations: Sequence[int]) -> int:
     return max(e for e in range(min(effort, len(iterations) - 1) + 1) if iterations[e] * pixels <= EFFORT_PIXELS)
 
 
-def _version(
-    image: Tensor, original: Tensor, data: bytes | None = None, check: Callable[[], None] = lambda: None
-) -> Version:
-    check()
+def _version(image: Tensor, original: Tensor, data: bytes | None = None) -> Version:
     pairs = [(image[:, top:bottom], original[:, top:bottom]) for top, bottom in _strips(image.shape[-2])]
     mean_ssim = None
     if min(image.shape[-2:]) >= SSIM_SIDE:

@@ -1,23 +1,29 @@
-"""Validation of every request before it reaches Gradio: host name, origin, route and body."""
+"""Requests that reach Gradio: those of the page itself, of bounded size, with inputs of the expected type.
+
+A web site that is open in the same browser, or another user of the same machine, can send any other request.
+"""
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
 import json
 import re
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import Any
 
-from finola.app.payload import MAX_BODY, SESSION, checked_body
-from finola.app.streams import Application, Message, Receive, Scope, Send, Streams
-from finola.app.uploads import Uploads
-from finola.app.visitors import Visitors
+import gradio as gr
+from starlette.datastructures import Headers, MutableHeaders, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from finola.app.photos import MAX_BYTES
+from finola.app.streams import Streams
 from finola.errors import InputError
-
-if TYPE_CHECKING:
-    import gradio as gr
 
 # The browser may load resources from this server only.
 POLICY = (
@@ -26,31 +32,65 @@ POLICY = (
     "frame-ancestors 'none'; form-action 'self'; base-uri 'self'"
 )
 HEADERS = {
-    b"content-security-policy": POLICY.encode(),
-    b"referrer-policy": b"no-referrer",
-    b"x-content-type-options": b"nosniff",
-    b"cross-origin-opener-policy": b"same-origin",
-    b"cross-origin-resource-policy": b"same-origin",
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
 }
 API = "/gradio_api"
-JOIN, UPLOAD, DATA, HEARTBEAT = f"{API}/queue/join", f"{API}/upload", f"{API}/queue/data", f"{API}/heartbeat/"
+JOIN, UPLOAD, DATA, PROGRESS = (f"{API}/{path}" for path in ("queue/join", "upload", "queue/data", "upload_progress"))
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of sessions, uploads and elements that can be selected
 # All routes used by the page. Gradio has many more: files by path, a proxy, direct calls of handlers, …
 SHOWN = re.compile(
     rf"/|/theme\.css|/favicon\.ico|/(?:assets|static)/[\w@%+~-][\w@%+~.-]*(?:/[\w@%+~-][\w@%+~.-]*)*"
-    rf"|{DATA}|{HEARTBEAT}{SESSION.pattern}|{API}/upload_progress"
+    rf"|{DATA}|{PROGRESS}|{API}/heartbeat/{NAME.pattern}"
 )
-SENT = (JOIN, UPLOAD)
+BODIES = {JOIN: 100_000, UPLOAD: MAX_BYTES + 10_000}  # maximum bytes of a request
+ALL_BODIES = 5 * MAX_BYTES  # of all requests that are being received
+SECONDS = 300  # to receive a request
+UNREAD = 2  # uploads that wait for their job; older ones are dropped
+SESSIONS = 4  # sessions with waiting jobs or answers; Gradio would keep the answers of 2,000
+ANSWERS = 32  # messages, about three per job, that wait for one session
+
+
+class Uploads:
+    """Uploaded files, which stay in memory until a job takes them. Gradio would write them to disk."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[bytes, str]] = {}
+
+    async def receive(self, request: Request) -> Response:
+        """Answer an upload of one file with its key, which the page takes for a path."""
+        async with request.form(max_files=1, max_fields=0) as form:
+            file = form.get("files")
+            if not isinstance(file, UploadFile) or not file.filename:
+                raise HTTPException(400, "An upload needs one file with a name.")
+            data = await file.read()
+        key, name = secrets.token_hex(16), PurePath(file.filename.replace("\\", "/")).name
+        self._files[key] = data, name[-100:]
+        for old in list(self._files)[:-UNREAD]:
+            del self._files[old]
+        return JSONResponse([key])
+
+    def take(self, key: str) -> tuple[bytes, str]:
+        """Content and name of an uploaded file, which can be taken once."""
+        if key not in self._files:
+            raise InputError("No uploaded file was found. Drop it again.")
+        return self._files.pop(key)
+
+
+async def upload_progress(request: Request) -> Response:
+    """Tell the page that its upload is complete, as soon as it asks."""
+    return PlainTextResponse('data: {"msg": "done"}\n\n', media_type="text/event-stream")
 
 
 class Guard:
-    """ASGI middleware that rejects requests that are not allowed, before they reach Gradio."""
+    """ASGI middleware between Starlette's check of the host name and Gradio."""
 
-    def __init__(
-        self, app: Application, *, page: gr.Blocks, uploads: Uploads, visitors: Visitors, hosts: Iterable[str]
-    ) -> None:
-        self.app, self.page, self.uploads, self.visitors = app, page, uploads, visitors
-        self.hosts = frozenset(_host_name(host) for host in hosts)
-        self.streams = Streams()
+    def __init__(self, app: ASGIApp, page: gr.Blocks) -> None:
+        self.app, self.page, self.streams = app, page, Streams()
+        self._incoming = 0  # bytes of requests that are being received
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -58,176 +98,141 @@ class Guard:
         if scope["type"] != "http":  # the page does not use web sockets
             return await send({"type": "websocket.close", "code": 1008})
         send = _with_headers(send)
-        if refusal := self._refusal(scope):
-            return await _answer(send, *refusal)
-        path, session = scope["path"], ""
-        with ExitStack() as connection:
-            try:
-                if path == JOIN:
-                    body, session = checked_body(await _read(receive), self.page, self.uploads)
-                    self.visitors.returned(session)
-                    scope, receive = _replace_body(scope, receive, body)
-                elif path == DATA:
-                    session = _session_of(scope)
-                connection.enter_context(self._connection(scope, session))
-                if path == UPLOAD:
-                    send = _with_own_paths(send, self.uploads)
-            except InputError as error:
-                return await _answer(send, 400, str(error))
-            if path == DATA:
-                return await self.streams.serve(self.app, scope, receive, send, session)
-            await self.app(scope, receive, send)
-            if path == JOIN:
-                self.streams.joined(session)
-
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Status and reason if the request is not allowed."""
-        headers = [(name.lower(), value.decode("latin-1")) for name, value in scope["headers"]]
-        hosts = [value for name, value in headers if name == b"host"]
-        for host in hosts + [value for name, value in headers if name == b"x-forwarded-host"]:
-            if not self.trusts(host):
-                return 403, f"The host {host[:100]!r} is not allowed. Start the page with --allow-host NAME."
-        if len(hosts) != 1:
-            return 400, "A request needs exactly one Host header."
-        first = dict(reversed(headers))
-        path, method = scope["path"], scope["method"]
-        if not _same_site(first, hosts[0], navigation=path == "/" and method in ("GET", "HEAD")):
-            return 403, "Requests from other web sites are not allowed."
-        if method in ("GET", "HEAD"):
-            return None if SHOWN.fullmatch(path) else (404, "Page not found.")
-        if method != "POST" or path not in SENT:
-            return 404, "Page not found."
-        if not first.get(b"content-length", "").isdecimal():
-            return 411, "A request needs a Content-Length header."
-        return None
-
-    def trusts(self, host: str) -> bool:
-        """Whether a Host header names this server.
-
-        A page of another site can only reach this server under a name which its owner controls (DNS rebinding), never
-        under an IP address: where the server listens on all addresses, every IP address is accepted.
-        """
         try:
-            name = _host_name(host)
-        except ValueError:
-            return False
-        return name in self.hosts or (_is_address(name) and bool(self.hosts & {"0.0.0.0", "::"}))
+            scope = checked_request(scope)
+            if scope["path"] == DATA:
+                session = str(Request(scope).query_params.get("session_hash"))
+                await self.streams.serve(self.app, scope, receive, send, session)
+            elif scope["path"] == JOIN:
+                await self._join(scope, receive, send)
+            elif scope["path"] == UPLOAD:
+                with self._receiving(receive, BODIES[UPLOAD]) as receive:
+                    async with asyncio.timeout(SECONDS):
+                        await self.app(scope, receive, send)
+            else:
+                await self.app(scope, receive, send)
+        except HTTPException as error:
+            await JSONResponse({"detail": error.detail}, error.status_code)(scope, receive, send)
+        except asyncio.CancelledError:  # the server stops; uvicorn would print a traceback
+            return
+        except TimeoutError:
+            await JSONResponse({"detail": "The request was not completed in time."}, 408)(scope, receive, send)
 
-    def _connection(self, scope: Scope, session: str) -> AbstractContextManager[None]:
-        """Context of a request: registers a visitor's connection, or reserves space for an upload."""
-        path = scope["path"]
-        if path == UPLOAD:
-            headers = dict(scope["headers"])
-            return self.uploads.receiving(int(headers[b"content-length"]))
-        if path.startswith(HEARTBEAT):
-            return self.visitors.connected(path.removeprefix(HEARTBEAT))
-        return self.visitors.connected(session) if path == DATA else nullcontext()
+    @contextmanager
+    def _receiving(self, receive: Receive, most: int) -> Iterator[Receive]:
+        """Count the bytes of a request, whatever its headers say."""
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            size = len(message.get("body", b""))
+            received, self._incoming = received + size, self._incoming + size
+            if received > most:
+                raise HTTPException(413, f"A request has at most {most} bytes.")
+            if self._incoming > ALL_BODIES:
+                raise HTTPException(503, "Too many uploads at a time. Try again.")
+            return message
+
+        try:
+            yield counted
+        finally:
+            self._incoming -= received
+
+    async def _join(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Queue a job with checked inputs."""
+        with self._receiving(receive, BODIES[JOIN]) as counted:
+            async with asyncio.timeout(SECONDS):
+                body = checked_body(await Request(scope, counted).body(), self.page)
+        await self._make_room(body["session_hash"])
+        content = json.dumps(body).encode()
+        length = [(b"content-length", str(len(content)).encode()), (b"content-type", b"application/json")]
+        headers = [header for header in scope["headers"] if header[0] not in (b"content-length", b"content-type")]
+        messages: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+
+        async def replaced() -> Message:
+            return messages.pop() if messages else await receive()
+
+        await self.app({**scope, "headers": headers + length}, replaced, send)
+        self.streams.joined(body["session_hash"])
+
+    async def _make_room(self, session: str) -> None:
+        """Drop the oldest sessions beyond `SESSIONS`, those without a stream first."""
+        queue = self.page._queue
+        answers = queue.pending_messages_per_session
+        if session in answers:
+            if answers[session].qsize() >= ANSWERS:
+                raise HTTPException(429, "Too many answers were not fetched. Reload the page.")
+            return
+        oldest = sorted(answers, key=lambda name: name in self.streams)
+        for name in oldest[: max(0, len(answers) - SESSIONS + 1)]:
+            await queue.clean_events(session_hash=name)
+            answers.pop(name, None)
+            queue.pending_event_ids_session.pop(name, None)
 
 
-def _session_of(scope: Scope) -> str:
-    """The session whose stream is requested."""
-    session = str(parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0])
-    if not SESSION.fullmatch(session):
-        raise InputError("The session's name is invalid.")
-    return session
+def checked_request(scope: Scope) -> Scope:
+    """Return the request without headers by which it could name another server. Raises HTTPException if not allowed."""
+    path, method, headers = scope["path"], scope["method"], Headers(scope=scope)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+    link = path == "/" and method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+    own = site in ("same-origin", "none") or link  # a link on another site may open the page
+    if not own or (origin is not None and origin != f"http://{headers.get('host')}"):
+        raise HTTPException(403, "Requests from other web sites are not allowed.")
+    if not (SHOWN.fullmatch(path) if method in ("GET", "HEAD") else method == "POST" and path in BODIES):
+        raise HTTPException(404, "Page not found.")
+    forwarding = (b"x-forwarded-", b"x-gradio-server")
+    return {**scope, "headers": [header for header in scope["headers"] if not header[0].startswith(forwarding)]}
 
 
-def _host_name(host: str) -> str:
-    """The name or address in a Host header, without port and brackets, in lower case.
+def checked_body(body: bytes, page: gr.Blocks) -> dict[str, Any]:
+    """Rebuild the request of an event from checked values, and raise HTTPException if one is invalid.
 
-    >>> _host_name("LocalHost:7860"), _host_name("[::1]:80"), _host_name("::1")
-    ('localhost', '::1', '::1')
+    Gradio would resolve file names and URLs inside any input of any component before it calls a handler. An uploaded
+    file is passed on by its key, as the choice of the event.
     """
-    if _is_address(host):
-        return str(ipaddress.ip_address(host))
-    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]+))(?::\d{1,5})?", host, re.ASCII)
-    if found is None:
-        raise ValueError(host)
-    name = found[1] or found[2].rstrip(".").lower()
-    return str(ipaddress.ip_address(name)) if found[1] or _is_address(name) else name
-
-
-def _is_address(name: str) -> bool:
     try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _same_site(headers: dict[bytes, str], host: str, navigation: bool) -> bool:
-    """Whether a request was sent by this page, without a page, or by following a link to the page."""
-    origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", "none")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        return False
-    return site in ("same-origin", "none") or (navigation and headers.get(b"sec-fetch-mode") == "navigate")
-
-
-async def _read(receive: Receive) -> bytes:
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise InputError("The request was interrupted.")
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY:
-            raise InputError(f"The request has more than {MAX_BODY} bytes.")
-        more = message.get("more_body", False)
-    return body
-
-
-def _replace_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Receive]:
-    replaced_names = (b"content-length", b"content-type")
-    kept = [(name, value) for name, value in scope["headers"] if name.lower() not in replaced_names]
-    headers = [*kept, (b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replaced() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return {**scope, "headers": headers}, replaced
+        sent = json.loads(body)
+    except (ValueError, RecursionError):
+        sent = None
+    if not isinstance(sent, dict):
+        raise HTTPException(400, "The request is not a JSON object.")
+    number, session, data, event = (sent.get(key) for key in ("fn_index", "session_hash", "data", "event_data"))
+    inputs = page.fns[number].inputs if type(number) is int and number in page.fns else None
+    if inputs is None or not isinstance(data, list) or len(data) != len(inputs):
+        raise HTTPException(400, "The request is not for an event of this page.")
+    choice = event.get("choice") if isinstance(event, dict) else None
+    values: list[Any] = []
+    for component, value in zip(inputs, data, strict=True):
+        match component:
+            case gr.State():  # stored on the server: values from the browser are ignored
+                value = None
+            case gr.File():
+                choice, value = value.get("path") if isinstance(value, dict) else None, None
+            case gr.Dropdown() if value in [choice for _, choice in component.choices]:
+                pass
+            case gr.Slider() if type(value) in (int, float) and -1e9 < value < 1e9:
+                pass
+            case _:
+                raise HTTPException(400, f"The value of a {type(component).__name__} is invalid.")
+        values.append(value)
+    if not isinstance(session, str) or not NAME.fullmatch(session):
+        raise HTTPException(400, "The session's name is invalid.")
+    chosen = choice if isinstance(choice, str) and NAME.fullmatch(choice) else ""
+    trigger = sent.get("trigger_id")
+    return {
+        "fn_index": number,
+        "session_hash": session,
+        "data": values,
+        "event_data": {"choice": chosen},
+        "trigger_id": trigger if type(trigger) is int else None,
+    }
 
 
 def _with_headers(send: Send) -> Send:
-    """Add security headers to every response and remove CORS headers."""
-
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            kept = [
-                (name, value)
-                for name, value in message.get("headers", [])
-                if name.lower() not in HEADERS and not name.lower().startswith(b"access-control-")
-            ]
-            message = {**message, "headers": [*kept, *HEADERS.items()]}
+            MutableHeaders(scope=message).update(HEADERS)
         await send(message)
 
     return sending
-
-
-def _with_own_paths(send: Send, uploads: Uploads) -> Send:
-    """Replace the paths in the answer to an upload by paths that no other upload has."""
-    start: Message = {}
-    body = b""
-
-    async def sending(message: Message) -> None:
-        nonlocal start, body
-        if message["type"] == "http.response.start":
-            start = message
-            return
-        body += message.get("body", b"")
-        if message.get("more_body", False):
-            return
-        if start["status"] == 200 and body:
-            body = json.dumps([uploads.claim(path) for path in json.loads(body)]).encode()
-        kept = [(name, value) for name, value in start.get("headers", []) if name.lower() != b"content-length"]
-        await send({**start, "headers": [*kept, (b"content-length", str(len(body)).encode())]})
-        await send({"type": "http.response.body", "body": body})
-
-    return sending
-
-
-async def _answer(send: Send, status: int, words: str) -> None:
-    body = json.dumps({"detail": words}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -1,15 +1,16 @@
 """Event handlers of the page, one function per event.
 
-Handlers are stateless: inputs come from the session of the visitor, and only models are shared between visitors.
+Handlers are stateless: inputs come from the session of a browser tab, and only models are shared between sessions.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, wraps
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -17,37 +18,43 @@ import gradio as gr
 from finola.app import latent_views, views, waves
 from finola.app.comparison import rebuild
 from finola.app.models import is_elastic, open_model, statistics
-from finola.app.photos import Photo, example, read, scaled_down
-from finola.app.uploads import Uploads
-from finola.app.visitors import VisitorLeft, Visitors
+from finola.app.photos import Photo, example, scaled_down
 from finola.errors import InputError
 from finola.image_io import to_uint8
 from finola.metrics import psnr
 
 LEAST_LATENTS, MOST_LATENTS = 512, 16_384  # per 256×256 pixels
 FIRST, SECOND = "astronaut", "coffee"
+Order = tuple[str, list[tuple[int, float]]]
+"""A model, and its waves with their fractions of the energy of a photo, strongest first."""
 
 
 def shows_errors(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator that shows an error message in place of the image if a handler raises."""
+    """Decorator that shows an error message in place of the image if a handler raises, and then releases memory."""
 
     @wraps(handler)
     def guarded(*args: Any) -> Any:
         try:
             return handler(*args)
         except Exception as error:
-            return views.message(visitor_message(error), alarm=True)
+            return views.message(user_message(error), alarm=True)
+        finally:
+            release_memory()
 
     return guarded
 
 
-def visitor_message(error: Exception) -> str:
-    """Message shown to the visitor: the error itself if input caused it, otherwise a general one.
+def release_memory() -> None:
+    """Return freed memory to the system, where the C library is glibc, which keeps what each thread has freed."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library; Windows has no default one
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def user_message(error: Exception) -> str:
+    """Message shown on the page: the error itself if input caused it, otherwise a general one.
 
     The traceback of unexpected errors is printed on the server only.
     """
-    if isinstance(error, VisitorLeft):
-        return ""
     if isinstance(error, ValueError | FileNotFoundError):
         words = str(error)
         # Capitalise words, but keep the case of file names.
@@ -61,42 +68,31 @@ def load_photo(load: Callable[[], Photo]) -> tuple[Photo | None, str]:
     try:
         photo = load()
     except Exception as error:
-        return None, views.message(visitor_message(error), alarm=True)
+        return None, views.message(user_message(error), alarm=True)
     height, width = photo.full_size or photo.size
     return photo, views.message(f"{photo.name}: {width} × {height} pixels")
 
 
-def update_photo(
-    photo: Photo | None, words: str, model: str, quality: int, effort: int, visitors: Visitors, session: str | None
-) -> tuple[Any, str, Any]:
+def update_photo(photo: Photo | None, words: str, model: str, quality: int, effort: int) -> tuple[Any, str, Any]:
     """Updates for a new photo: photo, description and comparison. Without a new photo, the current one is kept."""
     if photo is None:
         return gr.skip(), words, gr.skip()
-    return photo, words, compare(photo, model, quality, effort, visitors, session)
-
-
-def take_upload(path: str | None, uploads: Uploads, visitors: Visitors, session: str | None) -> Photo:
-    """Read the photo of an uploaded file and delete the file."""
-    if path is None:
-        raise InputError("No file was sent. Drop one.")
-    data = uploads.take(path)
-    with visitors.working(lambda: visitors.check(session)):
-        return read(data, Path(path).name)
+    return photo, words, compare(photo, model, quality, effort)
 
 
 def chosen(event: gr.EventData) -> str:
-    return str(getattr(event, "choice", ""))
+    return str(event.choice)
 
 
 def start(model: str, quality: int, effort: int) -> tuple[Any, str, Any]:
-    """Initial photo, description and comparison of a new visitor."""
+    """Initial photo, description and comparison of a new session."""
     photo, words = load_photo(lambda: example(FIRST))
     return photo, words, first_comparison(model, int(quality), int(effort))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def first_comparison(model: str, quality: int, effort: int) -> str:
-    """Comparison of the first example, cached for all visitors."""
+    """Comparison of the first example, cached for all sessions."""
     photo = example(FIRST)
     return views.comparison(photo, rebuild(photo, open_model(model), quality, effort=effort), model, effort)
 
@@ -107,20 +103,15 @@ def choose_other(event: gr.EventData) -> tuple[Photo | None, str]:
 
 
 @shows_errors
-def compare(photo: Photo | None, model: str, quality: int, effort: int, visitors: Visitors, session: str | None) -> str:
+def compare(photo: Photo | None, model: str, quality: int, effort: int) -> str:
     """Compare a photo with its reconstruction and other formats, or show a decoded photo."""
     photo = _require_photo(photo)
     if photo.coded is not None:
         return views.decoded(photo)
-
-    def check() -> None:
-        visitors.check(session)
-
-    with visitors.working(check):
-        opened = open_model(model)
-        photo = scaled_down(photo, opened.model.config.image_size)
-        effort = min(max(int(effort), 0), 9)
-        return views.comparison(photo, rebuild(photo, opened, int(quality), check, effort), model, effort)
+    opened = open_model(model)
+    photo = scaled_down(photo, opened.model.config.image_size)
+    effort = min(max(int(effort), 0), 9)
+    return views.comparison(photo, rebuild(photo, opened, int(quality), effort), model, effort)
 
 
 def draw_tab(
@@ -145,7 +136,7 @@ def _draw_latent_views(
     try:
         found, words = statistics(model)
     except Exception as error:
-        return [gr.skip(), gr.skip(), gr.skip(), gr.skip(), views.message(visitor_message(error), alarm=True)]
+        return [gr.skip(), gr.skip(), gr.skip(), gr.skip(), views.message(user_message(error), alarm=True)]
     maximum = len(found.components)
     count = min(int(components), maximum)
     pictures = [
@@ -226,34 +217,40 @@ def draw_animation(photo: Photo | None, model: str) -> str:
 def _draw_waves(photo: Photo | None, model: str) -> list[Any]:
     """Rank the waves by energy in the photo, and draw the strongest one."""
     try:
-        strengths = waves.strongest_first(_require_photo(photo), open_model(model))
-        return [strengths, gr.Slider(maximum=len(strengths), value=1), *draw_wave(photo, model, strengths, 1)]
+        order = model, waves.strongest_first(_require_photo(photo), open_model(model))
+        return [order, gr.Slider(maximum=len(order[1]), value=1), *draw_wave(photo, model, order, 1)]
     except Exception as error:
-        return [[], gr.skip(), gr.skip(), views.message(visitor_message(error), alarm=True)]
+        return [None, gr.skip(), gr.skip(), views.message(user_message(error), alarm=True)]
 
 
-def draw_wave(photo: Photo | None, model: str, order: list[tuple[int, float]], rank: int) -> tuple[Any, str]:
-    """Draw the complex plane with one speed marked, and the wave over the photo."""
+def draw_wave(photo: Photo | None, model: str, order: Order | None, rank: int) -> tuple[Any, str]:
+    """Draw the complex plane with one speed marked, and the wave over the photo.
+
+    The waves are ranked here if `order` is not that of the model yet.
+    """
     try:
-        number, share = order[min(max(int(rank), 1), len(order)) - 1]
+        photo, opened = _require_photo(photo), open_model(model)
+        ranked = order[1] if order is not None and order[0] == model else waves.strongest_first(photo, opened)
+        rank = min(max(int(rank), 1), len(ranked))
+        number, share = ranked[rank - 1]
         found, groups = waves.waves_of(model), waves.groups(model)
         dots = [(*found[group[0]].place(), len(group), _speed(found[group[0]].speed)) for group in groups]
         chosen = next(place for place, group in enumerate(groups) if number in group)
-        image, over = waves.wave_picture(_require_photo(photo), open_model(model), number)
-        title = f"Wave {int(rank)} of {len(order)}, {_speed(found[number].speed)}, {share:.1%} of the waves’ energy"
+        image, over = waves.wave_picture(photo, opened, number)
+        title = f"Wave {rank} of {len(ranked)}, {_speed(found[number].speed)}, {share:.1%} of the waves’ energy"
         return views.plane(dots, chosen), views.gallery(views.wave_over(image, over, title, found[number].words))
     except Exception as error:
-        return gr.skip(), views.message(visitor_message(error), alarm=True)
+        return gr.skip(), views.message(user_message(error), alarm=True)
 
 
-def point(model: str, order: list[tuple[int, float]], rank: int, event: gr.EventData) -> int:
+def point(model: str, order: Order | None, rank: int, event: gr.EventData) -> int:
     """Rank of the strongest wave at the selected dot; selecting the dot again returns the next wave there."""
     groups = waves.groups(model)
     choice = chosen(event)
     dot = int(choice) if choice.isdecimal() else -1
-    if not order or not 0 <= dot < len(groups):
+    if order is None or order[0] != model or not 0 <= dot < len(groups):
         return int(rank)
-    ranks = [place for place, (number, _) in enumerate(order, start=1) if number in groups[dot]]
+    ranks = [place for place, (number, _) in enumerate(order[1], start=1) if number in groups[dot]]
     return ranks[(ranks.index(int(rank)) + 1) % len(ranks)] if int(rank) in ranks else ranks[0]
 
 

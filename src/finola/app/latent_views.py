@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from torch import Tensor
 
 from finola.app.comparison import possible_effort
@@ -54,8 +51,7 @@ def reconstructed(photo: Photo, opened: Opened, latents: int, effort: int) -> tu
 
 def animation(photo: Photo, opened: Opened) -> bytes:
     """Animate the propagation of the photo, as WebP."""
-    from finola.plotting.animation import propagation_frames, save_animation
+    from finola.plotting.animation import encode_animation, propagation_frames
 
-    with tempfile.TemporaryDirectory(prefix="finola-") as folder:
-        drawn = propagation_frames(opened.model, shrunk(photo.pixels, SIDE)[None].float() / 255, count=FRAMES)
-        return save_animation(drawn, Path(folder) / "growing.webp", seconds=SECONDS).read_bytes()
+    frames = propagation_frames(opened.model, shrunk(photo.pixels, SIDE)[None].float() / 255, count=FRAMES)
+    return encode_animation(frames, "WEBP", SECONDS)

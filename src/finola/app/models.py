@@ -1,4 +1,4 @@
-"""Models available on the page, loaded once and shared read-only by all visitors."""
+"""Models available on the page, loaded once and shared read-only by all sessions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from finola.codec.calibration import coded_codecs, load_codec
+from finola.codec.calibration import bundled_codecs, coded_codecs, load_codec
 from finola.config import DEFAULT_CODEC, ModelConfig
 from finola.errors import UnknownNameError
 from finola.hub import bundled_models, full_name
@@ -101,7 +101,8 @@ def open_model(name: str) -> Opened:
     """Load a model of the page by name. Other names and paths raise, since the name is untrusted input."""
     if name not in names():
         raise UnknownNameError(f"Unknown model {name!r}. Choose one of {', '.join(names())}.")
-    return Opened(name, load(name), load_codec(name) if name in coded_codecs() else None)
+    codec = load_codec(name) if name in bundled_codecs() else None  # a codec has the model, so it is in memory once
+    return Opened(name, load(name) if codec is None else codec.model, codec if name in coded_codecs() else None)
 
 
 _measuring = Lock()

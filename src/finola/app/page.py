@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from finola.app import views as markup
+from finola.app.guard import Uploads
 from finola.app.handlers import (
     LEAST_LATENTS,
     MOST_LATENTS,
@@ -24,16 +25,13 @@ from finola.app.handlers import (
     load_photo,
     point,
     start,
-    take_upload,
     update_photo,
 )
 from finola.app.models import is_elastic, label, names
-from finola.app.photos import MAX_PIXELS, Photo, example, shrunk
-from finola.app.uploads import MAX_BYTES, Uploads
-from finola.app.visitors import Visitors
+from finola.app.photos import MAX_BYTES, MAX_PIXELS, Photo, example, read, shrunk
 from finola.config import DEFAULT_LATENTS
 
-STATE_LIFETIME = 3600  # seconds without use after which a visitor's photo is deleted
+STATE_LIFETIME = 3600  # seconds without use after which a photo is deleted
 COMPONENTS = 32  # initial number of principal components
 OTHER_SIDE = 1024  # maximum side of the second photo in pixels, twice the side at which it is displayed
 
@@ -55,31 +53,28 @@ recurrence reconstructs the tile from it. Your photo stays on the machine that s
 """
 
 
-def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
-    """Build the page, which `finola.app.server` serves."""
+def build(uploads: Uploads) -> gr.Blocks:
+    """Build the page, which `finola.app.server` serves. The choice of an upload event is the key of the upload."""
 
-    def compare_for(photo: Photo | None, model: str, quality: int, effort: int, request: gr.Request) -> str:
-        return str(compare(photo, model, quality, effort, visitors, request.session_hash))
+    def choose(model: str, quality: int, effort: int, event: gr.EventData) -> tuple[Any, str, Any]:
+        return update_photo(*load_photo(lambda: example(chosen(event))), model, quality, effort)
 
-    def choose(model: str, quality: int, effort: int, event: gr.EventData, request: gr.Request) -> tuple[Any, str, Any]:
-        photo, words = load_photo(lambda: example(chosen(event)))
-        return update_photo(photo, words, model, quality, effort, visitors, request.session_hash)
+    def uploaded(event: gr.EventData) -> tuple[Photo | None, str]:
+        return load_photo(lambda: read(*uploads.take(chosen(event))))
 
-    def receive(path: str | None, model: str, quality: int, effort: int, request: gr.Request) -> tuple[Any, ...]:
-        photo, words = load_photo(lambda: take_upload(path, uploads, visitors, request.session_hash))
-        return None, *update_photo(photo, words, model, quality, effort, visitors, request.session_hash)
+    def receive(_: None, model: str, quality: int, effort: int, event: gr.EventData) -> tuple[Any, ...]:
+        return None, *update_photo(*uploaded(event), model, quality, effort)
 
-    def receive_other(path: str | None, request: gr.Request) -> tuple[Any, Any, str]:
-        photo, words = load_photo(lambda: take_upload(path, uploads, visitors, request.session_hash))
-        if photo is None:
-            return None, gr.skip(), words
-        return None, replace(photo, pixels=shrunk(photo.pixels, OTHER_SIDE)), words
+    def receive_other(_: None, event: gr.EventData) -> tuple[Any, Any, str]:
+        photo, words = uploaded(event)
+        smaller = gr.skip() if photo is None else replace(photo, pixels=shrunk(photo.pixels, OTHER_SIDE))
+        return None, smaller, words
 
     page = gr.Blocks(title="finola", analytics_enabled=False)
     with page:
         photo = gr.State(None, time_to_live=STATE_LIFETIME)
         other = gr.State(None, time_to_live=STATE_LIFETIME)
-        order = gr.State([])  # (wave, fraction of energy), strongest in the photo first
+        order = gr.State(None)  # of waves, strongest in the photo first
         tab = gr.State("compare")
         gr.HTML(INTRODUCTION)
         with gr.Row(elem_id="whole"):
@@ -87,67 +82,33 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
                 drop = _drop("drop", "Your photo, or a .finola file")
                 gr.HTML(LIMITS, elem_id="limits")
                 thumbs = gr.HTML(markup.thumbnails(), js_on_load=CHOOSING, elem_id="examples")
-                model = gr.Dropdown(
-                    [(label(name), name) for name in names()],
-                    value=names()[0],
-                    label="Model",
-                    elem_id="model",
-                    filterable=False,
-                )
+                labels = [(label(name), name) for name in names()]
+                model = gr.Dropdown(labels, value=labels[0][1], label="Model", elem_id="model", filterable=False)
                 able = gr.HTML(markup.abilities(names()[0]), elem_id="abilities")
-                quality = gr.Slider(
-                    1,
-                    100,
-                    50,
-                    step=1,
-                    label="Quality",
-                    info="1: smallest file, 100: best quality",
-                    elem_id="quality",
-                )
-                effort = gr.Slider(
-                    0,
-                    9,
-                    0,
-                    step=1,
-                    label="Effort",
-                    info="0: encoder only, 9: most refined",
-                    elem_id="effort",
-                )
+                quality = _slider("quality", (1, 100, 50), 1, "Quality", "1: smallest file, 100: best quality")
+                effort = _slider("effort", (0, 9, 0), 1, "Effort", "0: encoder only, 9: most refined")
                 status = gr.HTML(markup.message("Loading …"), elem_id="status")
             with gr.Column(scale=4, min_width=300), gr.Tabs():
                 with gr.Tab("Compare", id="compare") as compare_tab:
                     compared = gr.HTML(_placeholders(7), elem_id="compared")
                 with gr.Tab("Latents", id="latents") as latents_tab:
-                    latents = gr.Slider(
-                        LEAST_LATENTS,
-                        MOST_LATENTS,
-                        DEFAULT_LATENTS,
-                        step=256,
-                        label="Latents per 256 × 256 pixels",
-                        info="shared out by need over the tiles; not quantised",
-                        elem_id="latents",
-                        visible=is_elastic(names()[0]),
-                    )
+                    words = "Latents per 256 × 256 pixels", "shared out by need over the tiles; not quantised"
+                    latents = _slider("latents", (LEAST_LATENTS, MOST_LATENTS, DEFAULT_LATENTS), 256, *words)
+                    latents.visible = is_elastic(names()[0])
                     latent_pictures = gr.HTML(_placeholders(3), elem_id="reconstructed")
                 with gr.Tab("Morph", id="moves") as moves_tab:
                     with gr.Row(equal_height=False):
                         with gr.Column(min_width=260):
-                            fade = gr.Slider(
-                                0, 2, 0.5, step=0.05, label="Interpolate to the mean",
-                                info="0: photo, 1: mean, 2: mirror image", elem_id="fade",
-                            )  # fmt: skip
+                            words = "Interpolate to the mean", "0: photo, 1: mean, 2: mirror image"
+                            fade = _slider("fade", (0, 2, 0.5), 0.05, *words)
                             faded = gr.HTML(_placeholders(1), elem_id="faded")
                         with gr.Column(min_width=260):
-                            components = gr.Slider(
-                                0, 512, COMPONENTS, step=1, label="Principal components",
-                                info="0: mean only", elem_id="components",
-                            )  # fmt: skip
+                            words = "Principal components", "0: mean only"
+                            components = _slider("components", (0, 512, COMPONENTS), 1, *words)
                             projected = gr.HTML(_placeholders(1), elem_id="projected")
                         with gr.Column(min_width=260):
-                            mix = gr.Slider(
-                                0, 1, 0.5, step=0.05, label="Interpolate two photos",
-                                info="0: first, 1: second", elem_id="mix",
-                            )  # fmt: skip
+                            words = "Interpolate two photos", "0: first, 1: second"
+                            mix = _slider("mix", (0, 1, 0.5), 0.05, *words)
                             mixed = gr.HTML(_placeholders(1), elem_id="mixed")
                             other_thumbs = gr.HTML(markup.thumbnails(), js_on_load=CHOOSING, elem_id="other-examples")
                             other_drop = _drop("other-drop", "The second photo")
@@ -156,16 +117,18 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
                     grow = gr.Button("Animate the propagation", variant="primary", elem_id="grow")
                     grown = gr.HTML(_placeholders(1), elem_id="grown")
                 with gr.Tab("Waves", id="waves") as waves_tab:
-                    wave = gr.Slider(1, 256, 1, step=1, label="Wave", info="1: strongest in this photo", elem_id="wave")
+                    wave = _slider("wave", (1, 256, 1), 1, "Wave", "1: strongest in this photo")
                     with gr.Row(equal_height=False):
                         with gr.Column(min_width=280):
                             plane = gr.HTML(_placeholders(1), js_on_load=CHOOSING, elem_id="plane")
                         with gr.Column(min_width=280):
                             waved = gr.HTML(_placeholders(1), elem_id="waved")
 
-        # All events share one concurrency group, so that at most two jobs run at a time.
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_id": "page"}
-        live = quiet | {"trigger_mode": "always_last"}
+        # All events share one concurrency group, so that one job runs at a time.
+        # While a job of an event waits or runs, the page stores the last call of that event and drops those before.
+        grouped: dict[str, Any] = {"api_visibility": "private", "concurrency_id": "page", "trigger_mode": "always_last"}
+        live = grouped | {"show_progress": "hidden"}
+        every = live | {"trigger_mode": "multiple"}  # a call that Gradio stores loses the choice of its event
         comparing = [photo, model, quality, effort]
         settings = [model, quality, effort]
         pictures = [faded, projected, mixed, components, source]
@@ -175,34 +138,40 @@ def build(uploads: Uploads, visitors: Visitors) -> gr.Blocks:
 
         # A new photo or model updates the visible tab; other tabs are updated when they are selected.
         changes = (
-            page.load(start, settings, [photo, status, compared], **quiet),
-            drop.upload(receive, [drop, *settings], [drop, photo, status, compared], **quiet),
-            thumbs.select(choose, settings, [photo, status, compared], **quiet),
-            model.input(compare_for, comparing, compared, **live),
+            page.load(start, settings, [photo, status, compared], **live),
+            drop.upload(receive, [drop, *settings], [drop, photo, status, compared], **live),
+            thumbs.select(choose, settings, [photo, status, compared], **every),
+            model.input(compare, comparing, compared, **live),
         )
         for change in changes:
-            change.then(draw_tab, current, everything, **quiet)
-        quality.input(compare_for, comparing, compared, **live)
-        effort.input(draw_tab, current, everything, **live).then(compare_for, comparing, compared, **quiet)
-        model.input(markup.abilities, model, able, **quiet)
+            change.then(draw_tab, current, everything, **live)
+        quality.input(compare, comparing, compared, **live)
+        effort.input(draw_tab, current, everything, **live).then(compare, comparing, compared, **live)
+        model.input(markup.abilities, model, able, **live)
         latents.input(draw_latents, [photo, model, latents, effort], latent_pictures, **live)
         tabs = {"compare": compare_tab, "latents": latents_tab, "moves": moves_tab, "growth": growth_tab}
         for name, one in (tabs | {"waves": waves_tab}).items():
-            one.select(lambda name=name: name, None, tab, **quiet).then(draw_tab, current, everything, **quiet)
+            one.select(lambda name=name: name, None, tab, **live).then(draw_tab, current, everything, **live)
         fade.input(draw_fade, [photo, model, fade], faded, **live)
         components.input(draw_components, [photo, model, components], projected, **live)
         mix.input(draw_mix, [photo, other, model, mix], mixed, **live)
         for change in (
-            other_drop.upload(receive_other, other_drop, [other_drop, other, source], **quiet),
-            other_thumbs.select(choose_other, None, [other, source], **quiet),
+            other_drop.upload(receive_other, other_drop, [other_drop, other, source], **live),
+            other_thumbs.select(choose_other, None, [other, source], **every),
         ):
-            change.then(draw_mix, [photo, other, model, mix], mixed, **quiet)
-        grow.click(draw_animation, [photo, model], grown, api_visibility="private", concurrency_id="page")
+            change.then(draw_mix, [photo, other, model, mix], mixed, **live)
+        grow.click(draw_animation, [photo, model], grown, **grouped)
         wave.input(draw_wave, [photo, model, order, wave], [plane, waved], **live)
-        pointed = plane.select(point, [model, order, wave], wave, **quiet)
-        pointed.then(draw_wave, [photo, model, order, wave], [plane, waved], **quiet)
-    page.queue(max_size=64, default_concurrency_limit=2, api_open=False)
+        pointed = plane.select(point, [model, order, wave], wave, **every)
+        pointed.then(draw_wave, [photo, model, order, wave], [plane, waved], **live)
+    page.queue(max_size=64, default_concurrency_limit=1, api_open=False)
     return page
+
+
+def _slider(name: str, values: tuple[float, float, float], step: float, label: str, info: str) -> gr.Slider:
+    """A slider with these (lowest, highest, initial) values."""
+    low, high, initial = values
+    return gr.Slider(low, high, initial, step=step, label=label, info=info, elem_id=name)
 
 
 def _drop(name: str, words: str) -> gr.File:

@@ -1,4 +1,4 @@
-"""Reading of photos and `.finola` files sent by visitors, with size limits."""
+"""Reading of photos and `.finola` files sent by the page, with size limits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from PIL import Image
 from torch import Tensor
 
-from finola.app.models import PIXELS, names, open_model
-from finola.app.uploads import MAX_BYTES
+from finola.app.models import PIXELS, names
 from finola.codec.codec import decompress
 from finola.codec.container import MAGIC, read_container
+from finola.config import ModelConfig
 from finola.errors import CorruptFileError, InputError
+from finola.hub import full_name
 from finola.image_io import open_photo, orientation, pixels, to_pillow, to_rgb
 from finola.tiling import grid_of
 
+MAX_BYTES = 40_000_000  # maximum of a file
 MAX_PIXELS = 50_000_000  # maximum of an image file
 MAX_SIDE = 16_383  # maximum side of a stored photo, which is that of WebP; models process whole rows of tiles
 BAND = 2_000_000  # pixels converted at a time
@@ -25,7 +27,7 @@ EXAMPLES = {"astronaut": "Portrait", "chelsea": "Cat", "coffee": "Coffee", "rock
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo of a visitor."""
+    """A photo of a session."""
 
     name: str
     pixels: Tensor  # uint8 (3, H, W), sRGB
@@ -74,7 +76,8 @@ def _read_coded(data: bytes, name: str) -> Photo:
     if container.model not in names():  # untrusted input: must not be interpreted as a path
         raise InputError(f"{name} needs the model {container.model!r}, which is not available on this page.")
     _check_size(name, container.height, container.width)
-    size, tile = (container.height, container.width), open_model(container.model).model.config.image_size
+    # The model is not loaded for this: decompress first compares its hash with that of the file.
+    size, tile = (container.height, container.width), ModelConfig.parse(full_name(container.model)).image_size
     if fitting_size(size, tile) != size:
         raise InputError(
             f"{name} contains a photo of {container.width} × {container.height} pixels, but this page decodes up to "

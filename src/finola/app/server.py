@@ -1,16 +1,15 @@
-"""Web server of the page. By default it accepts local connections only, and it makes no outgoing connections."""
+"""Web server of the page, for browsers on this machine. It makes no outgoing connections."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,107 +19,88 @@ from finola.errors import InputError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from finola.app.visitors import Visitors
-
+HOST = "127.0.0.1"
 FIRST_PORT, PORTS = 7860, 100
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-SESSIONS = 32  # maximum number of stored sessions; the least recently used one is dropped first
+STATES = 4  # sessions whose photos are stored; the least recently used one is dropped first
 CLOSING = 2  # seconds for open connections to finish
 GRACE = 4.0  # seconds until the process is terminated, even during a computation
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 MONOSPACED = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "monospace"]
 
 
-def serve(
-    host: str = "127.0.0.1",
-    port: int | None = None,
-    ready: Callable[[str], None] = print,
-    allowed_hosts: Iterable[str] = (),
-) -> None:
-    """Serve the page until SIGINT or SIGTERM; `ready` is called with its address once the first model is loaded.
+def serve(port: int | None = None, ready: Callable[[str], None] = print) -> None:
+    """Serve the page on the loopback interface until SIGINT or SIGTERM; the default port is the first free from 7860.
 
-    The default port is the first free one from 7860. `allowed_hosts` are additional host names under which browsers
-    may open the page.
+    `ready` is called with the address of the page once the first model is loaded.
     """
-    sock = listen(host, port)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the temporary folder is removed on SIGTERM, too
-    with sock, tempfile.TemporaryDirectory(prefix="finola-app-") as folder:
+    with listen(port) as sock:
         import uvicorn
 
-        from finola.app.visitors import Visitors
-
-        visitors = Visitors()
-        app = create_app(folder, (host, *allowed_hosts), visitors)
+        app = create_app()
         _warm_up()
 
         class Server(uvicorn.Server):
             def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-                end_soon(sig, folder, visitors)
+                end_soon(sig)
                 super().handle_exit(sig, frame)
 
-        shown = f"[{host}]" if ":" in host else host
-        server = Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=CLOSING))
-        ready(f"http://{shown}:{sock.getsockname()[1]}")
-        server.run(sockets=[sock])
+        config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=CLOSING)
+        ready(f"http://{HOST}:{sock.getsockname()[1]}")
+        Server(config).run(sockets=[sock])
 
 
-def end_soon(sig: int, folder: str, visitors: Visitors) -> None:
-    """Cancel all jobs, and terminate the process after `GRACE` seconds.
-
-    Python waits for running threads at exit, and a model step can take long.
-    """
-    visitors.stop()
+def end_soon(sig: int) -> None:
+    """Terminate the process after `GRACE` seconds, because Python waits for threads at exit and a job can be long."""
 
     def end() -> None:
-        shutil.rmtree(folder, ignore_errors=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(130 if sig == signal.SIGINT else 0)
+        os._exit(128 + sig)
 
     timer = threading.Timer(GRACE, end)
     timer.daemon = True
     timer.start()
 
 
-def listen(host: str, port: int | None) -> socket.socket:
-    """Open a listening socket on the port, or on the first free one."""
-    candidates = range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port]
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for number in candidates:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def listen(port: int | None) -> socket.socket:
+    """Open a listening socket on the port of the loopback interface, or on the first free one."""
+    for number in range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else [port]:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if os.name == "posix":  # on Windows the option allows two servers on one port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind((host, number))
+            sock.bind((HOST, number))
             sock.listen()  # reserves the port
             return sock
         except (OSError, OverflowError) as error:
             sock.close()
             reason = getattr(error, "strerror", None) or str(error)
     where = f"port {port}" if port is not None else f"any port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1}"
-    raise InputError(f"Cannot listen at {host} on {where} ({reason}). Choose others with --host and --port.")
+    raise InputError(f"Cannot listen on {where} of {HOST} ({reason}). Choose another with --port.")
 
 
-def create_app(folder: str | Path, hosts: Iterable[str] = (), visitors: Visitors | None = None) -> FastAPI:
-    """Create the web application. Uploads are stored in `folder` until read; `hosts` are allowed host names."""
-    folder = Path(folder).resolve()
+def create_app() -> FastAPI:
+    """Create the web application: the page behind checks of the host name (`TrustedHostMiddleware`) and `Guard`."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ["GRADIO_TEMP_DIR"] = str(folder)  # the only folder that Gradio writes uploads to and reads them from
+    folder = tempfile.mkdtemp(prefix="finola-app-")
+    os.environ["GRADIO_TEMP_DIR"] = folder  # the only folder that Gradio reads and writes; removed below
     import gradio as gr
     from fastapi import FastAPI
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    from finola.app.guard import Guard
+    from finola.app.guard import PROGRESS, UPLOAD, Guard, Uploads, upload_progress
     from finola.app.page import build
-    from finola.app.uploads import MAX_BYTES, Uploads
-    from finola.app.visitors import Visitors
+    from finola.app.photos import MAX_BYTES
 
-    uploads, visitors = Uploads(folder), visitors or Visitors()
+    uploads = Uploads()
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    here, page = Path(__file__).parent, build(uploads, visitors)
-    app.add_middleware(Guard, page=page, uploads=uploads, visitors=visitors, hosts=(*LOOPBACK, *hosts))
-    page.GRADIO_CACHE = str(folder)
-    page.state_session_capacity = SESSIONS
+    here, page = Path(__file__).parent, build(uploads)
+    app.add_route(UPLOAD, uploads.receive, ["POST"])  # in place of Gradio's own
+    app.add_route(PROGRESS, upload_progress)
+    app.add_middleware(Guard, page=page)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", HOST], www_redirect=False)
+    page.state_session_capacity = STATES
     page.has_launched = True  # not set for mounted pages, but Gradio checks paths only if it is set
-    uploads.watch()
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=FONTS, font_mono=MONOSPACED)
     readable = {"body_text_color_subdued": "*neutral_500", "block_info_text_color": "*neutral_500"}
     theme.set(**readable, **{f"{name}_dark": "*neutral_400" for name in readable})
@@ -139,17 +119,18 @@ def create_app(folder: str | Path, hosts: Iterable[str] = (), visitors: Visitors
         js=(here / "page.js").read_text(encoding="utf-8"),
         css_paths=here / "page.css",
     )
+    shutil.rmtree(folder)
     return app
 
 
 def _warm_up() -> None:
-    """Load and run the first model, so that the first visitor does not wait; compute its statistics in a thread."""
+    """Load and run the first model, so that the page opens with images; compute its statistics in a thread."""
     from PIL import Image
 
     from finola.app.handlers import first_comparison
     from finola.app.models import names, statistics
 
-    warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # reported to the visitor instead
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # reported on the page instead
     first = names()[0]
     first_comparison(first, 50, 0)
     threading.Thread(target=statistics, args=(first,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Streams of answers that stay open for a moment after the last job of a visitor.
+"""Streams of answers that stay open for a moment after the last job of a session.
 
 Gradio ends the stream of a session when no job is left, and its page closes the stream when it reads that. A job that
 joins in between, such as a slider moved as soon as an image appears, would be computed without an answer on the page.
@@ -7,15 +7,9 @@ joins in between, such as a slider moved as soon as an image appears, would be c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 from weakref import WeakValueDictionary
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LINGER = 3.0  # seconds that a stream waits for another job
 NOTICE = 0.05  # seconds within which the server notices that a connection was closed before the job was sent
@@ -33,7 +27,10 @@ class Streams:
         if (event := self._joined.get(session)) is not None:
             event.set()
 
-    async def serve(self, app: Application, scope: Scope, receive: Receive, send: Send, session: str) -> None:
+    def __contains__(self, session: str) -> bool:
+        return session in self._joined
+
+    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, session: str) -> None:
         """Answer a request for the stream of a session; a job that joins within `LINGER` continues it."""
         event = self._joined.setdefault(session, asyncio.Event())
         closing: list[Message] = []  # the last messages, held back
@@ -51,7 +48,7 @@ class Streams:
 
         while True:
             await app(dict(scope), receive, sending)
-            if not closing:  # the visitor has left, or the session is unknown
+            if not closing:  # the page was closed, or the session is unknown
                 return
             if not await _happens(event, receive):
                 break
@@ -61,7 +58,7 @@ class Streams:
 
 
 async def _happens(event: asyncio.Event, receive: Receive) -> bool:
-    """Wait for the event for `LINGER` seconds. False if it does not happen, or if the visitor leaves."""
+    """Wait for the event for `LINGER` seconds. False if it does not happen, or if the page is closed."""
 
     async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":

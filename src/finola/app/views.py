@@ -55,7 +55,7 @@ def gallery(*figures: str) -> str:
 
 
 def message(words: str, alarm: bool = False) -> str:
-    """One-line message to the visitor; alarms are announced immediately by screen readers."""
+    """One-line message to the user; alarms are announced immediately by screen readers."""
     kind = ('alert" class="said alarm') if alarm else ('status" class="said')
     return f'<p role="{kind}">{html.escape(words)}</p>'
 

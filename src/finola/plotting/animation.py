@@ -103,20 +103,25 @@ def save_animation(frames: Sequence[Image.Image], path: str | Path, seconds: flo
         raise InputError("An animation needs at least 1 frame, got 0.")
     if not seconds > 0:
         raise InputError(f"seconds must be positive, got {seconds}.")
-    each = max(
-        20, round(1000 * seconds / len(frames))
-    )  # milliseconds; viewers do not play shorter frames at full speed
     if path.suffix.lower() == ".mp4":
-        _save_mp4(frames, path, each)
-        return path
-    durations = [each] * (len(frames) - 1) + [each + round(1000 * HOLD)]
-    first, *rest = frames
-    target = io.BytesIO()
-    first.save(
-        target, path.suffix[1:].upper(), save_all=True, append_images=rest, duration=durations, loop=0, quality=85
-    )
-    write_bytes(path, target.getvalue())
+        _save_mp4(frames, path, _frame_milliseconds(frames, seconds))
+    else:
+        write_bytes(path, encode_animation(frames, path.suffix[1:].upper(), seconds))
     return path
+
+
+def encode_animation(frames: Sequence[Image.Image], kind: str, seconds: float = 3.0) -> bytes:
+    """Encode frames as an animated image of `seconds`, a format of Pillow: GIF or WEBP."""
+    each = _frame_milliseconds(frames, seconds)
+    durations = [each] * (len(frames) - 1) + [each + round(1000 * HOLD)]
+    target, (first, *rest) = io.BytesIO(), frames
+    first.save(target, kind, save_all=True, append_images=rest, duration=durations, loop=0, quality=85)
+    return target.getvalue()
+
+
+def _frame_milliseconds(frames: Sequence[Image.Image], seconds: float) -> int:
+    """Duration of a frame; viewers do not play shorter ones at full speed."""
+    return max(20, round(1000 * seconds / len(frames)))
 
 
 def _save_mp4(frames: Sequence[Image.Image], path: Path, each: int) -> None:
