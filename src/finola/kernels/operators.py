@@ -75,12 +75,14 @@ def _backward(ctx: Any, gradients: list[Tensor | None]) -> tuple[Tensor | None, 
 
 # torch.library.custom_op would do the same, but imports torch._dynamo in the first call: a second and 150 MB.
 INPUTS = "Tensor A, Tensor B, Tensor A_minus, Tensor B_minus, int[] size, int[] starts"
-for name, run, signature in (
-    ("grow", _grown, f"(Tensor q, {INPUTS}) -> Tensor"),
-    ("grow_recorded", _recorded, f"(Tensor q, {INPUTS}) -> Tensor[]"),
-    ("grow_backward", _gradients, f"(Tensor gradient, {INPUTS}, Tensor[] states, bool[] wanted) -> Tensor[]"),
-):
-    torch.library.define(f"finola::{name}", signature)
+OPERATORS = {
+    f"grow(Tensor q, {INPUTS}) -> Tensor": _grown,
+    f"grow_recorded(Tensor q, {INPUTS}) -> Tensor[]": _recorded,
+    f"grow_backward(Tensor gradient, {INPUTS}, Tensor[] states, bool[] wanted) -> Tensor[]": _gradients,
+}
+for signature, run in OPERATORS.items():
+    name, _, rest = signature.partition("(")
+    torch.library.define(f"finola::{name}", f"({rest}")
     torch.library.impl(f"finola::{name}", "CompositeExplicitAutograd", run)
     torch.library.register_fake(f"finola::{name}", run)  # the same operations, as none depends on values
 torch.library.register_autograd("finola::grow_recorded", _backward, setup_context=_save)
