@@ -39,6 +39,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
 
     model_type = "autoencoder"
     transition: nn.Module
+    position: Tensor  # (1, C, H, W)
 
     def __init__(self, name: str, init: str | None = None) -> None:
         super().__init__()
@@ -58,6 +59,9 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         self.encoder = build_encoder(config.encoder, config.image_size, config)
         self.pool = build_pool(self.encoder, config.channels, config.paths)
         self.decoder = build_decoder(config)
+        if config.position:
+            embedding = position_embedding(config.channels, config.map_size)[None]
+            self.register_buffer("position", embedding.contiguous(memory_format=torch.channels_last), persistent=False)
         if config.is_waves or init == "waves":
             initialise_waves(self)
         elif init == "wave-matrices":
@@ -114,7 +118,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         step = prepared(self.transition)
         z = propagate(q, step, config.map_size, config.start, order=order, checkpointing=self.checkpointing)
         if config.position:
-            z = z + position_embedding(config.channels, config.map_size).to(z)
+            z = z + self.position
         return z
 
     def decode(self, z: Tensor) -> Tensor:
@@ -170,7 +174,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
                 f"Image size {show_size((images.shape[-2], images.shape[-1]))} is smaller than one cell of "
                 f"{self.config}, {show_size(cell)} pixels."
             )
-        check_values(images)
+        check_values(images, training=self.training)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Enable activation checkpointing, which recomputes activations in the backward pass to save memory."""

@@ -28,17 +28,17 @@ def _check_tensor(images: object) -> None:
         )
 
 
-def check_values(images: Tensor) -> None:
+def check_values(images: Tensor, *, training: bool = False) -> None:
     """Raise InputError if images are not floating point or have values in [0, 255] instead of [0, 1].
 
-    Values up to `LARGEST` = 8 are accepted to allow for noise and standardisation. Only the dtype is checked on the
-    meta device and while a graph is traced, compiled or captured.
+    Values up to `LARGEST` = 8 are accepted to allow for noise and standardisation. In training, and where `can_read`
+    is false, only the dtype is checked.
     """
     _check_tensor(images)
     if not images.is_floating_point():
         dtype = str(images.dtype).removeprefix("torch.")
         raise InputError(f"Images have dtype {dtype}, but models need floats in [0, 1]. Use images.float() / 255.")
-    if not _has_values(images):
+    if training or not can_read(images):
         return
     largest = float(images.detach().amax())
     if largest > LARGEST:
@@ -47,14 +47,12 @@ def check_values(images: Tensor) -> None:
         )
 
 
-def _has_values(images: Tensor) -> bool:
-    """Whether values can be read: not while tracing, on the meta device or during CUDA graph capture."""
+def can_read(values: Tensor) -> bool:
+    """Whether reading values costs nothing: on the CPU, and not in a traced, compiled, exported or mapped function."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-    if traced or images.is_meta or images.numel() == 0:
+    if traced or not values.is_cpu or values.numel() == 0 or torch._C._are_functorch_transforms_active():
         return False
-    if type(images) not in (Tensor, torch.nn.Parameter):  # such as the fake tensors of torch.export
-        return False
-    return not (images.is_cuda and torch.cuda.is_current_stream_capturing())
+    return type(values) in (Tensor, torch.nn.Parameter)  # not the fake tensors of torch.export
 
 
 def check_size(height: int, width: int, multiple: int) -> None:

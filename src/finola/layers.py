@@ -25,7 +25,7 @@ class AttentionPool(nn.Module):
         heads = next(h for h in (8, 4, 2, 1) if channels % h == 0)
         self.queries = nn.Parameter(torch.empty(paths, channels))
         self.attention = nn.MultiheadAttention(channels, heads, kdim=in_channels, vdim=in_channels, batch_first=True)
-        nn.init.trunc_normal_(self.queries, std=0.02)
+        nn.init.normal_(self.queries, std=0.02)
 
     def forward(self, feature_map: Tensor) -> Tensor:
         tokens = feature_map.flatten(2).transpose(1, 2)  # (N, H·W, in_channels)

@@ -83,7 +83,7 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
 
     def forward(self, images: Tensor, places: Tensor) -> Prediction:
         """Reconstruct images (N, 3, H, W) from the blocks at `places` (N, 2)."""
-        check_values(images)  # the whole image, since the visible block may be dark
+        check_values(images, training=self.training)  # the whole image, since the visible block may be dark
         if tuple(images.shape[-2:]) != self.config.image_size:
             given = show_size((images.shape[-2], images.shape[-1]))
             raise InputError(f"{self.config} needs images of {show_size(self.config.image_size)}, got {given}.")

@@ -49,9 +49,16 @@ def create(name: str, init: str | None = None, *, pretrained: bool = False) -> A
     name = full_name(name)
     if not re.search(r"/\d+x\d+@", name):
         raise UnknownNameError(f"{name!r} is not a model name: {nearest(name, known_names())}")
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
     from finola.autoencoder import Autoencoder
 
-    model = Autoencoder(name, init)
+    with unset_fake_temporarily() as fake:  # waves are chosen by values, which fake tensors do not have
+        model = Autoencoder(name, init)
+    if fake is not None:
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                tensors |= {key: fake.from_tensor(own) for key, own in tensors.items() if own is not None}
     if pretrained:
         from finola.encoders import pretrained_state
 

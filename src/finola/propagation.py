@@ -9,36 +9,27 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from finola.checks import can_read
 from finola.errors import InputError, UnknownNameError
-from finola.kernels.backward import Grow
 from finola.kernels.forward import EPS as EPS
+from finola.kernels.forward import Matrices
 from finola.kernels.forward import Position as Position
-from finola.kernels.forward import grow as grow_without_gradients
+from finola.kernels.operators import propagate_matrices
+from finola.kernels.stepwise import Direction as Direction
+from finola.kernels.stepwise import Order as Order
+from finola.kernels.stepwise import Step as Step
+from finola.kernels.stepwise import grow_stepwise, norm_linear, transformed
+from finola.kernels.stepwise import normalise as normalise
 
-Direction = Literal["right", "left", "down", "up"]
-Order = Literal["mean", "horizontal", "vertical"]
 CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
-
-
-class Step(Protocol):
-    """One step of the recurrence on any tensor whose last axis is C."""
-
-    def __call__(self, z: Tensor, direction: Direction) -> Tensor: ...
-
-
-def normalise(z: Tensor) -> Tensor:
-    """Layer norm ẑ over the channels of one position, with population σ and no affine part (Eq. 1, right)."""
-    return F.layer_norm(z, z.shape[-1:], eps=EPS)
 
 
 class Coefficients(NamedTuple):
@@ -60,7 +51,7 @@ class Coefficients(NamedTuple):
         return self[("right", "down", "left", "up").index(direction)]
 
     def __call__(self, z: Tensor, direction: Direction) -> Tensor:
-        return z + F.linear(normalise(z), self.matrix(direction))
+        return norm_linear(z, direction, self)
 
 
 def start_positions(start: str | Position | Sequence[Position], size: Position, paths: int) -> list[Position]:
@@ -105,7 +96,7 @@ def _grid(paths: int, size: Position) -> Position:
 
 def propagate(
     q: Tensor,
-    coefficients: Step,
+    coefficients: Step | Matrices,
     size: int | Position,
     start: str | Position | Sequence[Position] = "center",
     *,
@@ -123,124 +114,74 @@ def propagate(
     >>> propagate(q, Coefficients(*torch.randn(4, 16, 16)), size=(5, 8)).shape
     torch.Size([2, 16, 5, 8])
     """
+    if isinstance(coefficients, tuple | list) and not isinstance(coefficients, Coefficients):
+        if len(coefficients) != 4:
+            raise InputError(f"coefficients are {len(coefficients)} matrices; give four: A, B, A_minus, B_minus.")
+        coefficients = Coefficients(*coefficients)
     check_initial_conditions(q, coefficients)
-    size = (size, size) if isinstance(size, int) else size
-    height, width = size
-    if height < 1 or width < 1:
-        raise InputError(f"size must be at least 1×1, got {width}×{height}.")
+    size = _checked_size(size)
     if order not in ("mean", "horizontal", "vertical"):
         raise UnknownNameError(f"Unknown order {order!r}; use mean, horizontal or vertical.")
 
-    groups: dict[Position, list[int]] = {}  # paths that start together share every product
-    for path, cell in enumerate(start_positions(start, size, q.shape[1])):
-        groups.setdefault(cell, []).append(path)
-
-    recomputed = checkpointing and torch.is_grad_enabled()
-    if isinstance(coefficients, Coefficients) and order == "mean" and not torch.compiler.is_exporting():
-        grow: Callable[..., Tensor | None] = partial(_uncompiled(), coefficients=coefficients, size=size)
+    starts = start_positions(start, size, q.shape[1])
+    grow: Callable[[Tensor], Tensor]
+    if isinstance(coefficients, Coefficients):
+        # At least float32: in bfloat16 a walk of 64 steps loses two digits (docs/speed.md).
+        precision = torch.promote_types(coefficients.A.dtype, torch.float32)
+        matrices = Coefficients(*(matrix.to(precision) for matrix in coefficients))
+        if order != "mean" or torch.compiler.is_exporting() or transformed(q, *matrices):
+            grow = partial(_without_autocast, step=matrices, size=size, starts=starts, order=order)
+        else:
+            grow = partial(propagate_matrices, matrices=matrices, size=size, starts=starts)
+        q = q.to(precision)
     else:
-        grow = partial(_grow, step=coefficients, size=size, order=order)
-    z: Tensor | None = None  # (N, H, W, C)
-    for cell, paths in groups.items():
-        phi = q if len(paths) == q.shape[1] else q[:, paths]
-        z = checkpoint(grow, phi, z, cell, use_reentrant=False) if recomputed else grow(phi, z, cell)
-    assert z is not None
+        grow = partial(grow_stepwise, step=coefficients, size=size, starts=starts, order=order)
+        if torch.is_autocast_enabled(q.device.type):
+            q = q.float()  # autocast rounds the products of a step, but not the sum of all steps
+    recomputed = checkpointing and torch.is_grad_enabled()
+    z: Tensor = checkpoint(grow, q, use_reentrant=False) if recomputed else grow(q)
+    if isinstance(coefficients, Coefficients):
+        z = z.to(coefficients.A.dtype)
     return z.permute(0, 3, 1, 2)
 
 
-def _grow_fast(phi: Tensor, z: Tensor | None, cell: Position, coefficients: Coefficients, size: Position) -> Tensor:
-    """Add the map of the paths phi (N, M, C) that start at `cell` to z, with few and large matrix products."""
-    phi = phi.to(coefficients.A.dtype)  # under autocast, encoders return half precision
-    if torch.is_grad_enabled() and (phi.requires_grad or any(matrix.requires_grad for matrix in coefficients)):
-        grown: Tensor = Grow.apply(phi, *coefficients, size, cell)
-        return grown if z is None else z + grown
-    return grow_without_gradients(phi, coefficients, size, cell, z)
+def _without_autocast(q: Tensor, step: Step, size: Position, starts: list[Position], order: Order) -> Tensor:
+    if not torch.is_autocast_enabled(q.device.type):
+        return grow_stepwise(q, step, size, starts, order)
+    with torch.autocast(q.device.type, enabled=False):
+        return grow_stepwise(q, step, size, starts, order)
 
 
-def _uncompiled() -> Callable[..., Tensor]:
-    """`_grow_fast`, excluded from torch.compile: unrolling a chain of large products into one graph saves no time.
-
-    torch.compiler.disable imports torch._dynamo, which takes a second and 150 MB; without torch.compile it is not used.
-    """
-    if torch.compiler.is_compiling() or "torch._dynamo" in sys.modules:
-        disabled: Callable[..., Tensor] = torch.compiler.disable(_grow_fast)
-        return disabled
-    return _grow_fast
-
-
-def _grow(phi: Tensor, z: Tensor | None, cell: Position, step: Step, size: Position, order: Order) -> Tensor | None:
-    """The same for any transition, one order after the other."""
-    for weight, lines in _orders(phi, step, size, cell, order):
-        z = _gather(lines, z, weight, phi, size)
-    return z
+def _checked_size(size: int | Position) -> Position:
+    """(height, width) of a size given as one number or two."""
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+        raise InputError(f"size is {size!r}; give a whole number, or two: (height, width).")
+    height, width = sides
+    if height < 1 or width < 1:
+        raise InputError(f"size must be at least 1×1, got {width}×{height}.")
+    return height, width
 
 
 def check_initial_conditions(q: Tensor, coefficients: Step) -> None:
-    """Raise InputError unless q has the shape (N, M, C) that the coefficients need and is finite."""
+    """Raise InputError unless q has the shape (N, M, C) that the coefficients need and, as far as known, is finite.
+
+    Values are read only on the CPU and without gradients, since reading them would make another device wait.
+    """
+    if not isinstance(q, Tensor):
+        raise InputError(f"q must be a tensor (N, M, C), got {type(q).__name__}.")
+    if q.ndim == 2:
+        raise InputError(f"q must have shape (N, M, C), got {tuple(q.shape)}; for one path per image give q[:, None].")
     if q.ndim != 3 or 0 in q.shape:
         raise InputError(f"q must have shape (N, M, C) without empty axes, got {tuple(q.shape)}.")
-    if isinstance(coefficients, Coefficients):
-        for name, matrix in coefficients._asdict().items():
-            if matrix.shape != (q.shape[-1], q.shape[-1]):
-                raise InputError(f"q has {q.shape[-1]} channels, but {name} is {' x '.join(map(str, matrix.shape))}.")
+    matrices = coefficients if isinstance(coefficients, Coefficients) else ()
+    for name, matrix in zip(Coefficients._fields, matrices, strict=False):
+        if not isinstance(matrix, Tensor) or matrix.shape != (q.shape[-1], q.shape[-1]):
+            given = " x ".join(map(str, matrix.shape)) if isinstance(matrix, Tensor) else type(matrix).__name__
+            raise InputError(f"q has {q.shape[-1]} channels, but {name} is {given}.")
     channels = getattr(coefficients, "channels", q.shape[-1])
     if channels != q.shape[-1]:
         raise InputError(f"q has {q.shape[-1]} channels, but the transition has {channels}.")
-    if not torch.compiler.is_compiling() and q.device.type != "meta" and not bool(torch.isfinite(q).all()):
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, *matrices))
+    if not differentiated and can_read(q) and not bool(torch.isfinite(q).all()):
         raise InputError("q contains NaN or infinite values.")
-
-
-class _Lines(NamedTuple):
-    """Lines of one order, along axis 1 (rows) or 2 (columns) of a map (N, H, W, C), in the order of computation."""
-
-    axis: int
-    lines: Iterator[tuple[int, Tensor]]  # (index, (N, M, L, C))
-
-
-def _orders(phi: Tensor, step: Step, size: Position, cell: Position, order: Order) -> list[tuple[float, _Lines]]:
-    weight = 0.5 if order == "mean" else 1.0
-    (height, width), (y, x) = size, cell
-    along_x: Axis = (x, width, "right", "left")
-    along_y: Axis = (y, height, "down", "up")
-    orders = []
-    if order != "vertical":
-        orders.append((weight, _Lines(1, _grow_lines(phi, step, along_x, along_y))))
-    if order != "horizontal":
-        orders.append((weight, _Lines(2, _grow_lines(phi, step, along_y, along_x))))
-    return orders
-
-
-Axis = tuple[int, int, Direction, Direction]  # start index, length, step ahead, step back
-
-
-def _grow_lines(phi: Tensor, step: Step, first: Axis, then: Axis) -> Iterator[tuple[int, Tensor]]:
-    """Compute the line through the start along `first`, then yield all parallel lines, step by step along `then`."""
-    cells = sorted(_walk(phi, step, first), key=lambda item: item[0])
-    line = torch.stack([cell for _, cell in cells], dim=2)  # (N, M, L, C)
-    yield from _walk(line, step, then)
-
-
-def _walk(z: Tensor, step: Step, axis: Axis) -> Iterator[tuple[int, Tensor]]:
-    start, length, ahead, back = axis
-    yield start, z
-    forward = z
-    for index in range(start + 1, length):
-        forward = step(forward, ahead)
-        yield index, forward
-    backward = z
-    for index in range(start - 1, -1, -1):
-        backward = step(backward, back)
-        yield index, backward
-
-
-def _gather(lines: _Lines, z: Tensor | None, weight: float, phi: Tensor, size: Position) -> Tensor:
-    """Add `weight` times the sum over paths of these lines to the map z (N, H, W, C)."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        summed = sorted(((index, line.sum(1)) for index, line in lines.lines), key=lambda item: item[0])
-        grown = weight * torch.stack([line for _, line in summed], dim=lines.axis)
-        return grown if z is None else z + grown
-    # Without gradients each line is added to the map as soon as it is computed, so that no other map is stored.
-    out = phi.new_zeros(phi.shape[0], *size, phi.shape[-1]) if z is None else z
-    for index, line in lines.lines:
-        out.select(lines.axis, index).add_(line.sum(1), alpha=weight)
-    return out

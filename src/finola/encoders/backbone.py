@@ -83,7 +83,7 @@ class Backbone(nn.Module):
 
     def stages(self, images: Tensor) -> list[Tensor]:
         """Feature maps of the stages, finest first; the last is the output of `forward`."""
-        check_values(images)
+        check_values(images, training=self.training)
         height, width = images.shape[-2:]
         check_size(height, width, self.reduction)
         if self.image_size and self.image_size != (height, width):

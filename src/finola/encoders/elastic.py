@@ -52,7 +52,7 @@ class ElasticEncoder(nn.Module):
 
     def forward(self, tiles: Tensor, length: int | None = None) -> Tensor:
         """Encode tiles as separate images, each with `length` latents (default: all)."""
-        check_values(tiles)
+        check_values(tiles, training=self.training)
         p = self.codebook.coordinates(self.prefilter(tiles))
         if length is None:
             return self.to_q(p)

@@ -32,6 +32,6 @@ class LightEncoder(nn.Module):
         self.paths = config.paths
 
     def forward(self, images: Tensor) -> Tensor:
-        check_values(images)
+        check_values(images, training=self.training)
         q: Tensor = self.linear(self.convolutions(images).flatten(1)).unflatten(1, (self.paths, -1))
         return q

@@ -286,7 +286,7 @@ class MobileFormer(nn.Module):
         return x, tokens
 
     def _maps_and_tokens(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
-        check_values(images)
+        check_values(images, training=self.training)
         check_size(images.shape[-2], images.shape[-1], self.reduction)
         # Channels-last: depthwise convolutions are memory-bound, and maps become tokens without a copy.
         x = self.stem(images.contiguous(memory_format=torch.channels_last))

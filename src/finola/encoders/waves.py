@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from finola.checks import check_values
+from finola.checks import can_read, check_values
 from finola.config import ModelConfig
 from finola.layers import AttentionPool
 from finola.propagation import start_positions
@@ -125,12 +125,12 @@ class WaveEncoder(nn.Module):
     def gram(self) -> list[Tensor]:
         """Gram matrix ΦᵀΦ + ridge over all pixels for each colour, float64, computed from one-dimensional sums."""
         x, y = self._pixels()
+        frequencies = self.basis.frequencies().split(self.basis.counts)
         grams = []
         for colour in range(3):
             # The mean is the wave of frequency 0, which has only a cosine.
-            mean = int((self.basis.means == colour).any())
-            own = self.basis.waves[:, 2] == colour
-            u, v = (F.pad(frequency[own], (mean, 0)) for frequency in self.basis.frequencies().unbind(1))
+            mean = self.basis.has_mean[colour]
+            u, v = (F.pad(frequency, (mean, 0)) for frequency in frequencies[colour].unbind(1))
             minus = _sum_of_phases(u, x, -1) * _sum_of_phases(v, y, -1)  # Σ e^{i((u−u')x + (v−v')y)}
             plus = _sum_of_phases(u, x, +1) * _sum_of_phases(v, y, +1)
             blocks = torch.stack(  # [[cos·cos, cos·sin], [sin·cos, sin·sin]]
@@ -142,7 +142,7 @@ class WaveEncoder(nn.Module):
             )  # (K, 2, K, 2)
             G = blocks.flatten(2).flatten(0, 1) / 2
             if mean:
-                keep = torch.arange(len(G)) != 1
+                keep = torch.arange(len(G) - 1) + (torch.arange(len(G) - 1) > 0)  # all but index 1
                 G = G[keep][:, keep]
             grams.append(G + RIDGE * G.diagonal().mean() * torch.eye(len(G), dtype=G.dtype) if len(G) else G)
         return grams
@@ -188,11 +188,9 @@ class WaveEncoder(nn.Module):
         """
         limit = WITHIN * self.config.channels**0.5
         outside = picture.norm(dim=1) > limit
-        if torch.compiler.is_exporting():  # a graph has no branches
-            return torch.where(outside[:, None], self._shrink(picture, limit), picture)
-        if not bool(outside.any()):
+        if not self.training and can_read(outside) and not bool(outside.any()):
             return picture
-        return picture.index_put((outside,), self._shrink(picture[outside], limit))
+        return torch.where(outside[:, None], self._shrink(picture, limit), picture)
 
     def _shrink(self, picture: Tensor, limit: float) -> Tensor:
         """Ridge regression whose coordinates have the norm `limit`."""
@@ -221,7 +219,7 @@ class WaveEncoder(nn.Module):
         return [E.to(like) for E in vectors], values.to(like)
 
     def forward(self, images: Tensor) -> Tensor:
-        check_values(images)
+        check_values(images, training=self.training)
         if self.prefilter is not None:
             images = self.prefilter(images)
         picture = self.basis.split(self.fit_into_sphere(self.analyse(images)))  # (N, M, size)

@@ -1,23 +1,25 @@
-"""Forward pass of the recurrence with few and large matrix products; the result is that of `propagation`.
+"""Forward pass of the recurrence with few and large matrix products; the result is that of `stepwise`.
 
-Both orders agree on the row and the column of the start. So the row of the start is computed position by position, all
-other rows from it, and all other columns from the start's column, which the rows contain. A line is (rows, C) with
-rows = images × paths × positions. The steps ahead (right, down) and back (left, up) are one batched product as long as
-both directions have steps left.
+Both orders agree on the row and the column of a start. So the row of each start is computed position by position, all
+other rows from it, and all other columns from the start's column, which the rows contain. The paths, whatever their
+starts, advance in lockstep: step t computes the lines at distance t from the starts of all paths, ahead (right, down)
+and back (left, up), as long as they are inside the map. No decision depends on values, so the recurrence can be
+captured in a CUDA graph.
 
-States are stored at half their size, h = z / 2, so that the sum of both orders is their mean. With the mean m of h
-over its channels and r = 1 / √(4 var h + ε), one step z + A ẑ is
+States are stored at half their size, h = z / 2, so that the sum of both orders is their mean. With the normalised
+state ẑ, which is the same for h and ε / 4, one step is
 
-    h' = h + r · A (h − m)        ẑ = 2 r (h − m)                                                    (half of Eq. 1)
+    h' = h + ½ A ẑ                                                                                   (half of Eq. 1)
 
-which takes, besides the product, four passes over a line that stays in the cache. A constant q stays constant: its
-value is subtracted, so that the recurrence computes exact zeros, and added to the result. See docs/speed.md.
+A constant q stays constant: its value is subtracted, so that the recurrence computes exact zeros, and added to the
+result. See docs/speed.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -30,165 +32,241 @@ Position = tuple[int, int]
 Matrices = tuple[Tensor, Tensor, Tensor, Tensor]
 """A, B, A₋, B₋, each (C, C): right, down, left, up."""
 
-Keep = Callable[[slice, Tensor], None]  # ascending indices of lines along a sweep, and the lines (ways, rows, C)
-Multiply = Callable[[Tensor, Tensor], Tensor]  # rows and a buffer for their product → the product
 PAIRED = 512  # largest number of channels for which a batched product is faster, including stacking the matrices
 
 
-class Sweep(NamedTuple):
-    """Recurrence along one axis in both directions from the start line, one matrix for each direction."""
+class Group(NamedTuple):
+    """Lines of consecutive paths at equally spaced positions, `each` paths at every one of them."""
 
-    start: int
-    length: int
-    matrices: tuple[Tensor, Tensor]  # back, ahead
-    stacked: Tensor | None  # both, (2, C, C)
-
-    @property
-    def together(self) -> int:
-        """Number of steps computed for both directions in one batched product."""
-        return min(self.start, self.length - 1 - self.start) if self.stacked is not None else 0
-
-    @property
-    def alone(self) -> tuple[int, int]:
-        """Remaining steps of each direction: back, ahead."""
-        return self.start - self.together, self.length - 1 - self.start - self.together
-
-    def pair(self, step: int) -> slice:
-        """Indices of the two lines at distance `step` from the start; for step 0, the start line."""
-        return slice(self.start - step, self.start + step + 1, max(2 * step, 1))
-
-    def line(self, way: int, step: int) -> slice:
-        """Index of the line at distance `step` from the start in one direction."""
-        index = self.start + (step if way else -step)
-        return slice(index, index + 1)
+    paths: slice  # in the list of all paths back, then all paths ahead
+    each: int
+    at: slice  # ascending positions
 
 
-def sweeps_of(matrices: Matrices, size: Position, start: Position) -> tuple[Sweep, Sweep]:
-    """Sweep along x with A₋ and A, and along y with B₋ and B."""
-    A, B, A_minus, B_minus = matrices
-    (height, width), (y, x) = size, start
-    small = len(A) <= PAIRED
-    return (
-        Sweep(x, width, (A_minus, A), torch.stack([A_minus, A]) if small and 0 < x < width - 1 else None),
-        Sweep(y, height, (B_minus, B), torch.stack([B_minus, B]) if small and 0 < y < height - 1 else None),
+class Step(NamedTuple):
+    """The lines at one distance from the starts that are inside the map."""
+
+    paths: slice  # in the list of all paths back, then all paths ahead
+    back: int  # how many of these step back
+    groups: list[Group]
+
+
+@lru_cache(maxsize=64)
+def schedule(starts: tuple[int, ...], length: int) -> list[Step]:
+    """Steps of paths with these ascending starts along an axis; step 0 are the start lines.
+
+    Paths back are moving while start ≥ t, which are the last ones, and paths ahead while start < length − t, the first
+    ones. With paths back stored before paths ahead, those that move are adjacent in memory.
+    """
+    count = len(starts)
+    steps = [Step(slice(0, count), count, _groups(list(starts), 0))]
+    for t in range(1, max(starts[-1], length - 1 - starts[0]) + 1):
+        first, stop = bisect_left(starts, t), bisect_right(starts, length - 1 - t)
+        positions = [start - t for start in starts[first:]] + [start + t for start in starts[:stop]]
+        steps.append(Step(slice(first, count + stop), count - first, _groups(positions, first)))
+    return steps
+
+
+def _groups(positions: list[int], first: int) -> list[Group]:
+    """Group the positions of adjacent paths, of which the first one has the number `first`."""
+    groups: list[Group] = []
+    index = 0
+    while index < len(positions):
+        stop = index
+        while stop < len(positions) and positions[stop] == positions[index]:
+            stop += 1
+        here, paths, each = positions[index], slice(first + index, first + stop), stop - index
+        group = groups[-1] if groups else None
+        apart = here - (group.at.stop - 1) if group else 0
+        if group and group.each == each and (apart == group.at.step or (_lines(group) == 1 and apart > 0)):
+            groups[-1] = Group(slice(group.paths.start, paths.stop), each, slice(group.at.start, here + 1, apart))
+        else:
+            groups.append(Group(paths, each, slice(here, here + 1, 1)))
+        index = stop
+    return groups
+
+
+def _lines(group: Group) -> int:
+    return (group.paths.stop - group.paths.start) // group.each
+
+
+class Sweep:
+    """Recurrence along one axis, of paths ordered by their starts, with one matrix for each direction."""
+
+    def __init__(self, starts: Sequence[int], length: int, back: Tensor, ahead: Tensor) -> None:
+        self.starts, self.length = tuple(starts), length
+        self.steps = schedule(self.starts, length)
+        self.matrices = back, ahead
+        paired = any(step.back and step.back < step.paths.stop - step.paths.start for step in self.steps)
+        self.stacked = torch.stack([back, ahead]) if paired and (len(back) <= PAIRED or not back.is_cpu) else None
+
+    def advance(self, h: Tensor, step: Step, out: Tensor) -> None:
+        """Write h + ½ A ẑ to `out` for the lines h (paths, N, L, C) that move in a step."""
+        z_hat = torch.native_layer_norm(h, h.shape[-1:], None, None, EPS / 4)[0]
+        if self.stacked is not None and 2 * step.back == len(h):
+            torch.baddbmm(halved(h), halved(z_hat), self.stacked.mT, alpha=0.5, out=halved(out))
+            return
+        for matrix, here, own, target in zip(
+            self.matrices, directions(h, step), directions(z_hat, step), directions(out, step), strict=True
+        ):
+            if len(here):
+                torch.addmm(here, own, matrix.mT, alpha=0.5, out=target)
+
+
+    def transposed(self, g: Tensor, step: Step) -> Tensor:
+        """g A for the lines g (paths, N, L, C) that move in a step."""
+        if self.stacked is not None and 2 * step.back == len(g):
+            return torch.bmm(halved(g), self.stacked).view_as(g)
+        d = torch.empty_like(g)
+        for matrix, own, target in zip(self.matrices, directions(g, step), directions(d, step), strict=True):
+            if len(own):
+                torch.mm(own, matrix, out=target)
+        return d
+
+
+def halved(lines: Tensor) -> Tensor:
+    """Lines of as many paths back as ahead: (2, rows, C)."""
+    return lines.view(2, -1, lines.shape[-1])
+
+
+def directions(lines: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    """Rows (rows, C) of the paths back and of the paths ahead."""
+    rows = lines.view(-1, lines.shape[-1])
+    back = step.back * (len(rows) // len(lines))
+    return rows[:back], rows[back:]
+
+
+Keep = Callable[[int, Step, Tensor], None]  # distance t, its step, and its lines (paths, N, L, C)
+
+
+def walk(first: Tensor, sweep: Sweep, keep: Keep, *, record: bool) -> Tensor:
+    """Compute all lines from the start lines (paths, N, L, C), call `keep` with each step, and return the last lines.
+
+    With `record`, the result are the lines of all steps (T, paths that move, N, L, C); entries outside the map are
+    not initialised.
+    """
+    keep(0, sweep.steps[0], first)
+    if len(sweep.steps) == 1:
+        return first[None, :0]
+    moving, paths = sweep.steps[1].paths, len(first)
+    states = first.new_empty(
+        len(sweep.steps) if record else 1, moving.stop - moving.start, *first.shape[1:]
     )
+    torch.cat([first[moving.start :], first[: moving.stop - paths]], out=states[0])
+    before, here = moving, states[0]
+    for t, step in enumerate(sweep.steps[1:], start=1):
+        here = within(here, step.paths, before)
+        out = within(states[t], step.paths, moving) if record else here
+        sweep.advance(here, step, out)
+        keep(t, step, out)
+        before, here = step.paths, out
+    return states
 
 
-class Moments(NamedTuple):
-    """Per row of half states h: the sum over channels, C m, and r = 1 / √(4 var h + ε)."""
-
-    total: Tensor
-    r: Tensor
+def within(lines: Tensor, paths: slice, given: slice) -> Tensor:
+    """Lines of some paths among those of `given`."""
+    return lines if paths == given else lines[paths.start - given.start : paths.stop - given.start]
 
 
-def multiplier(matrix: Tensor) -> Multiply:
-    """Product of rows by one matrix (C, C), or of two batches of rows by two matrices (2, C, C).
+class Plan:
+    """Sweeps of all paths. Rows and q are ordered by the start (y, x) of their path, columns by x."""
 
-    Autocast does not affect products with an `out`, so the recurrence has the precision of its matrices.
+    def __init__(self, matrices: Matrices, size: Position, starts: Sequence[Position]) -> None:
+        A, B, A_minus, B_minus = matrices
+        self.by_y = sorted(range(len(starts)), key=lambda path: starts[path])
+        self.ys, self.xs = zip(*(starts[path] for path in self.by_y), strict=True)
+        self.by_x = sorted(range(len(starts)), key=lambda row: self.xs[row])  # row of every column
+        self.along_x = Sweep([self.xs[row] for row in self.by_x], size[1], A_minus, A)
+        self.along_y = Sweep(self.ys, size[0], B_minus, B)
+
+    def crossings(self, lines: Tensor, group: Group, cells: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Pairs of views: the positions x of the rows' own starts in lines (k, each, N, W, C), and cells (…, N, C)."""
+        xs = [self.xs[path % len(self.xs)] for path in range(group.paths.start, group.paths.stop)]
+        if len(set(xs)) == 1:
+            return [(lines[:, :, :, xs[0]], cells.view(*lines.shape[:3], -1))]
+        apart = xs[1] - xs[0]
+        if group.each > 1 and apart > 0 and xs == [*range(xs[0], xs[0] + group.each * apart, apart)] * len(lines):
+            diagonal = lines[:, :, :, slice(xs[0], xs[group.each - 1] + 1, apart)].diagonal(0, 1, 3)  # (k, N, C, each)
+            return [(diagonal, cells.view(*lines.shape[:3], -1).permute(0, 2, 3, 1))]
+        return list(
+            zip((line[:, x] for line, x in zip(lines.flatten(0, 1), xs, strict=True)), cells, strict=True)
+        )
+
+
+def grow(q: Tensor, matrices: Matrices, size: Position, starts: Sequence[Position], *, record: bool) -> list[Tensor]:
+    """Mean of both orders, summed over the paths of q (N, M, C): z (N, H, W, C).
+
+    With `record`, the lines of all steps are returned after z; otherwise only a few lines are in memory besides z.
     """
-    product = torch.bmm if matrix.ndim == 3 else torch.mm
-    return lambda h, out: product(h, matrix.mT, out=out)
-
-
-class Scratch:
-    """Buffer for a few lines, reused by all sweeps of a call, because allocating pages takes as long as a product."""
-
-    def __init__(self, like: Tensor) -> None:
-        self._memory = like.new_empty(0)
-
-    def lines(self, count: int, shape: torch.Size) -> Tensor:
-        """Uninitialised memory for `count` lines of a shape; it is shared with earlier results."""
-        size = count * shape.numel()
-        if len(self._memory) < size:
-            self._memory = self._memory.new_empty(size)
-        return self._memory[:size].view(count, *shape)
-
-
-def advance(h: Tensor, multiply: Multiply, out: Tensor, centred: Tensor, product: Tensor) -> Moments:
-    """Write h + r · A (h − m) to `out`, for h (rows, C), or (2, rows, C) with two matrices."""
-    channels = h.shape[-1]
-    total = h.sum(-1, keepdim=True)
-    torch.sub(h, total, alpha=1 / channels, out=centred)
-    wide = torch.float64 if h.dtype == torch.float64 else torch.float32
-    norm = torch.linalg.vector_norm(centred, dim=-1, keepdim=True, dtype=wide)
-    r = norm.square_().mul_(4 / channels).add_(EPS).rsqrt_().to(h.dtype)
-    torch.addcmul(h, multiply(centred, product), r, out=out)
-    return Moments(total, r)
-
-
-def grow(q: Tensor, matrices: Matrices, size: Position, start: Position, z: Tensor | None) -> Tensor:
-    """Mean of both orders, summed over the paths of q (N, M, C) and added to z (N, H, W, C) if given.
-
-    No gradients are recorded; besides z, only a few lines are in memory.
-    """
+    plan = Plan(matrices, size, starts)
     n, paths, channels = q.shape
-    (height, width), (_, x) = size, start
-    fresh = z is None
-    z = q.new_empty(n, height, width, channels) if z is None else z
-    along_x, along_y = sweeps_of(matrices, size, start)
-    row = q.new_empty(n * paths, width, channels)
-    column = q.new_empty(n * paths, height, channels)
+    height, width = size
+    h, level = halves(q)
+    z = q.new_empty(n, height, width, channels)
+    rows, columns = z.transpose(0, 1), z.permute(2, 0, 1, 3)
+    fresh = len(set(starts)) == 1  # every position is written once
+    if not fresh:
+        z.copy_(level[..., None])
+    row_cells = q.new_empty(len(plan.along_x.steps), 2 * paths, n, channels)
+    column_cells = q.new_empty(len(plan.along_y.steps), 2 * paths, n, channels)
 
-    def keep_rows(at: slice, lines: Tensor) -> None:
-        put_rows(z, paths, fresh, at, lines)
-        take_cells(column, x, at, lines)
+    def keep_cells(t: int, step: Step, lines: Tensor) -> None:
+        row_cells[t, step.paths] = lines[:, :, 0]
 
-    first, level = halves(q)
-    scratch = Scratch(q)
-    _walk(first, along_x, partial(take_cells, row, 0), scratch)
-    _walk(row.view(-1, channels), along_y, keep_rows, scratch)
-    _walk(column.view(-1, channels), along_x, partial(put_columns, z, paths), scratch)
-    return z if level is None else z.add_(level)
+    def keep_rows(t: int, step: Step, lines: Tensor) -> None:
+        for group, own in split(lines, step):
+            total = own.sum(1) if group.each > 1 else own[:, 0]
+            if fresh:
+                torch.add(total, level, out=rows[group.at])
+            else:
+                rows[group.at].add_(total)
+            for there, cells in plan.crossings(own, group, column_cells[t, group.paths]):
+                cells.copy_(there)
+
+    def keep_columns(t: int, step: Step, lines: Tensor) -> None:
+        for group, own in split(lines, step):
+            columns[group.at].add_(own.sum(1) if group.each > 1 else own[:, 0])
+
+    cells = h.unbind(1)
+    first = torch.stack([cells[plan.by_y[row]] for row in plan.by_x])[:, :, None]  # (M, N, 1, C)
+    states = [walk(first, plan.along_x, keep_cells, record=record)]
+    to_rows = sorted(range(paths), key=lambda column: plan.by_x[column])
+    states.append(walk(joined(row_cells, plan.along_x, to_rows), plan.along_y, keep_rows, record=record))
+    states.append(walk(joined(column_cells, plan.along_y, plan.by_x), plan.along_x, keep_columns, record=record))
+    return [z, *states] if record else [z]
 
 
-def halves(q: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Rows of q / 2 without the constant vectors of q, and the sum over paths of their values (N, 1, 1, 1), if any.
+def halves(q: Tensor) -> tuple[Tensor, Tensor]:
+    """q / 2 without the constant vectors of q, and the sum over paths of their values (N, 1, 1).
 
     A number added to all channels of q is added to all of z and has no other effect.
     """
     constant = (q == q[..., :1]).all(-1, keepdim=True)
-    if not bool(constant.any()):
-        return (0.5 * q).reshape(-1, q.shape[-1]), None
-    level = q[..., :1] * constant
-    return (0.5 * (q - level)).reshape(-1, q.shape[-1]), level.sum(1, keepdim=True)[..., None]
+    level = q[..., :1].where(constant, 0)
+    return 0.5 * (q - level), level.sum(1)[..., None]
 
 
-def take_cells(line: Tensor, x: int, at: slice, lines: Tensor) -> None:
-    """Copy position x of lines (ways, N·M·L, C) to the perpendicular line (N·M, length, C)."""
-    line[:, at] = lines.view(len(lines), len(line), -1, line.shape[-1])[:, :, x].transpose(0, 1)
+def split(lines: Tensor, step: Step) -> list[tuple[Group, Tensor]]:
+    """Lines (paths, N, L, C) of a step by group: (k, each, N, L, C)."""
+    return [
+        (group, within(lines, group.paths, step.paths).unflatten(0, (-1, group.each))) for group in step.groups
+    ]
 
 
-def put_rows(z: Tensor, paths: int, fresh: bool, at: slice, lines: Tensor) -> None:
-    """Write rows (ways, N·M·W, C), summed over paths, to z (N, H, W, C), or add them unless `fresh`."""
-    place = z[:, at].transpose(0, 1)  # (ways, N, W, C)
-    first, *rest = lines.view(*place.shape[:2], paths, *place.shape[2:]).unbind(2)
-    place.copy_(first) if fresh else place.add_(first)
-    for path in rest:
-        place.add_(path)
+def joined(cells: Tensor, sweep: Sweep, order: Sequence[int]) -> Tensor:
+    """Lines (M, N, L, C), in another order of the paths, of the cells (T, 2 M, N, C) of all steps along them."""
+    paths, steps = cells.shape[1] // 2, len(cells) - 1
+    canvas = torch.cat([cells[1:, :paths].flip(0), cells[:1, :paths], cells[1:, paths:]])  # the starts at index T
+    lines = [canvas[steps - sweep.starts[path] :, path][: sweep.length] for path in order]
+    return torch.stack(lines).transpose(1, 2).contiguous()
 
 
-def put_columns(z: Tensor, paths: int, at: slice, lines: Tensor) -> None:
-    """Add columns (ways, N·M·H, C), summed over paths, to z (N, H, W, C)."""
-    place = z[:, :, at].permute(2, 0, 1, 3)  # (ways, N, H, C)
-    for path in lines.view(*place.shape[:2], paths, *place.shape[2:]).unbind(2):
-        place.add_(path)
-
-
-def _walk(first: Tensor, sweep: Sweep, keep: Keep, scratch: Scratch) -> None:
-    """Compute all lines from the line `first` (rows, C) in both directions; call `keep` with each."""
-    keep(sweep.pair(0), first[None])
-    ends = first.expand(2, *first.shape)
-    if sweep.together:
-        assert sweep.stacked is not None
-        multiply = multiplier(sweep.stacked)
-        here, centred, product = scratch.lines(3, ends.shape)
-        for step in range(sweep.together):
-            advance(here if step else ends, multiply, here, centred, product)
-            keep(sweep.pair(step + 1), here)
-        ends = here.clone() if any(sweep.alone) else ends
-    for way, steps in enumerate(sweep.alone):
-        multiply = multiplier(sweep.matrices[way])
-        here, centred, product = scratch.lines(3, first.shape)
-        for step in range(steps):
-            advance(here if step else ends[way], multiply, here, centred, product)
-            keep(sweep.line(way, sweep.together + step + 1), here[None])
+def parted(lines: Tensor, sweep: Sweep, order: Sequence[int]) -> Tensor:
+    """The inverse of `joined` for gradients: (T, 2 M, N, C), zero outside the map."""
+    paths, n, _, channels = lines.shape
+    steps = len(sweep.steps) - 1
+    canvas = lines.new_zeros(2 * steps + 1, paths, n, channels)
+    for line, path in zip(lines.transpose(1, 2), order, strict=True):
+        canvas[steps - sweep.starts[path] :, path][: sweep.length] = line
+    back, ahead = canvas[: steps + 1].flip(0), canvas[steps:]
+    return torch.cat([back, ahead], 1)

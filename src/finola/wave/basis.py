@@ -60,6 +60,8 @@ class WaveBasis(nn.Module):
         config = self.config
         self.register_buffer("waves", waves)
         self.register_buffer("means", means)
+        self.counts = waves[:, 2].bincount(minlength=3).tolist()  # waves of each colour
+        self.has_mean = means.bincount(minlength=3).tolist()
         self.register_buffer("pairs", _pairs(waves, means), persistent=False)
         cells = torch.tensor(start_positions(config.start, config.map_size, config.paths)).double()
         down, right = (cells - cells[0]).T[:, :, None]  # (M, 1) each
@@ -93,7 +95,7 @@ class WaveBasis(nn.Module):
 
     def sizes(self) -> list[int]:
         """Number of coordinates of each colour."""
-        return [int((self.means == colour).any()) + 2 * int((self.waves[:, 2] == colour).sum()) for colour in range(3)]
+        return [mean + 2 * count for mean, count in zip(self.has_mean, self.counts, strict=True)]
 
     @property
     def spare(self) -> int:
@@ -207,8 +209,8 @@ class WaveBasis(nn.Module):
         c, s = picture[:, None, self.pairs], picture[:, None, self.pairs + 1]  # (N, 1, K)
         cos, sin = self.phases
         shares = picture[:, None].repeat(1, self.config.paths, 1)
-        shares[..., self.pairs] = c * cos + s * sin
-        shares[..., self.pairs + 1] = s * cos - c * sin
+        shares[..., self.pairs] = (c * cos + s * sin).to(shares)  # autocast leaves products of two dtypes
+        shares[..., self.pairs + 1] = (s * cos - c * sin).to(shares)
         return shares * self.share
 
     def describe(self, index: int) -> str:

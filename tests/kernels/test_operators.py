@@ -1,0 +1,184 @@
+"""The recurrence as an operator: derivatives of any order, function transforms, meta and fake tensors, torch.compile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from dispatch import Dispatched
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
+
+import finola
+from finola.propagation import Coefficients, propagate
+from finola.transitions import NormLinear, NormMLP
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap over attention
+
+C, SIZE = 4, (3, 4)
+
+
+def inputs(paths: int = 2, scale: float = 0.5) -> list[Tensor]:
+    torch.manual_seed(0)
+    q = torch.randn(2, paths, C, dtype=torch.float64)
+    return [q, *(scale * torch.randn(4, C, C, dtype=torch.float64))]
+
+
+def grown(q: Tensor, *matrices: Tensor, start: str = "center") -> Tensor:
+    return propagate(q, Coefficients(*matrices), SIZE, start)
+
+
+def loss(q: Tensor, *matrices: Tensor) -> Tensor:
+    return grown(q, *matrices).pow(3).sum()
+
+
+def stepwise_loss(q: Tensor, *matrices: Tensor) -> Tensor:
+    """The same by a transition of one's own, which PyTorch differentiates step by step."""
+    coefficients = Coefficients(*matrices)
+    return propagate(q, lambda z, direction: coefficients(z, direction), SIZE).pow(3).sum()
+
+
+@pytest.mark.parametrize("start", ["center", "scatter", "top-left"])
+def test_first_and_second_derivatives_agree_with_differences(start: str) -> None:
+    tensors = [tensor.requires_grad_() for tensor in inputs()]
+    assert torch.autograd.gradcheck(lambda *t: grown(*t, start=start), tensors)
+    assert torch.autograd.gradgradcheck(lambda *t: grown(*t, start=start), tensors)
+
+
+def test_forward_mode_agrees_with_differences() -> None:
+    tensors = [tensor.requires_grad_() for tensor in inputs()]
+    assert torch.autograd.gradcheck(grown, tensors, check_forward_ad=True, check_backward_ad=False)
+
+
+def test_functional_derivatives_are_those_of_the_steps() -> None:
+    q, *matrices = inputs()
+    v = torch.randn_like(q)
+    of = torch.autograd.functional
+    for derive in (
+        of.hessian,
+        lambda f, q: of.hvp(f, q, v)[1],
+        lambda f, q: of.jvp(f, q, v)[1],
+        lambda f, q: of.jacobian(f, q, create_graph=True),
+    ):
+        ours = derive(lambda q: loss(q, *matrices), q)
+        assert ours.any()
+        torch.testing.assert_close(ours, derive(lambda q: stepwise_loss(q, *matrices), q))
+    q.requires_grad_()
+    assert of.jacobian(lambda q: loss(q, *matrices), q, create_graph=True).requires_grad
+
+
+@pytest.mark.parametrize("derive", [grad, jacrev, jacfwd, hessian])
+@pytest.mark.parametrize("argument", [0, 1])
+def test_function_transforms(derive, argument: int) -> None:
+    tensors = inputs()
+    expected = {
+        "hessian": torch.autograd.functional.hessian,
+    }.get(derive.__name__, torch.autograd.functional.jacobian)(
+        lambda t: stepwise_loss(*tensors[:argument], t, *tensors[argument + 1 :]), tensors[argument]
+    )
+    torch.testing.assert_close(derive(loss, argnums=argument)(*tensors), expected)
+
+
+def test_jvp_and_vmap_over_q_and_over_matrices() -> None:
+    q, *matrices = inputs()
+    value, tangent = jvp(lambda q: loss(q, *matrices), (q,), (torch.ones_like(q),))
+    (gradient,) = torch.autograd.grad(loss(q.requires_grad_(), *matrices), q)
+    torch.testing.assert_close(tangent, gradient.sum())
+    q = q.detach()
+    many = torch.stack([q, 2 * q])
+    torch.testing.assert_close(vmap(lambda q: grown(q, *matrices))(many), torch.stack([grown(t, *matrices) for t in many]))
+    As = torch.stack([matrices[0], -matrices[0]])
+    expected = torch.stack([grown(q, A, *matrices[1:]) for A in As])
+    torch.testing.assert_close(vmap(lambda A: grown(q, A, *matrices[1:]))(As), expected)
+
+
+@pytest.mark.parametrize("kind", [NormLinear, NormMLP])
+@pytest.mark.parametrize("order", ["mean", "horizontal"])
+def test_vmap_over_a_transition_of_ones_own(kind, order: str) -> None:
+    transition = kind(C).double().eval()
+    many = torch.randn(3, 2, 1, C, dtype=torch.float64)
+    with torch.no_grad():
+        expected = torch.stack([propagate(q, transition, SIZE, order=order) for q in many])
+        found = vmap(lambda q: propagate(q, transition, SIZE, order=order))(many)
+    torch.testing.assert_close(found, expected)
+
+
+MODELS = ["test_resnet/8x2@2:64+scatter+patch", "waves/16x1@4:16", "waves+conv/16x1@4:16", "test_resnet/8x1@2:64+pos+unit+patch"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_per_sample_of_a_model(name: str) -> None:
+    torch.manual_seed(0)
+    model = finola.create(name).eval().double()
+    images = torch.rand(2, 3, *model.config.image_size, dtype=torch.float64)
+    parameters = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+    def error(parameters: dict[str, Tensor], image: Tensor) -> Tensor:
+        return (functional_call(model, parameters, (image[None],)) - image).square().mean()
+
+    found = vmap(grad(error), (None, 0))(parameters, images)
+    for number, image in enumerate(images):
+        model.zero_grad()
+        (model(image[None]) - image).square().mean().backward()
+        for key, parameter in model.named_parameters():
+            if key in found:
+                expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                torch.testing.assert_close(found[key][number], expected, atol=1e-9, rtol=1e-6)
+
+
+def test_the_curvature_of_a_model_with_respect_to_its_image() -> None:
+    torch.manual_seed(0)
+    model = finola.create("waves/16x1@4:16").eval().double()
+    image = torch.rand(1, 3, 16, 16, dtype=torch.float64)
+    ours = torch.autograd.functional.hvp(lambda x: model(x).pow(3).sum(), image, torch.ones_like(image))[1]
+    torch.testing.assert_close(
+        ours, jvp(grad(lambda x: model(x).pow(3).sum()), (image,), (torch.ones_like(image),))[1]
+    )
+
+
+@pytest.mark.parametrize("start", ["center", "scatter", "bottom-left"])
+def test_on_the_meta_device_nothing_depends_on_values(start: str) -> None:
+    """What runs without values decides nothing by values, and can be captured in a CUDA graph."""
+    q, *matrices = (tensor.to("meta").requires_grad_() for tensor in inputs(4))
+    z = grown(q, *matrices, start=start)
+    assert z.shape == (2, C, *SIZE) and z.is_contiguous(memory_format=torch.channels_last)
+    z.sum().backward()
+    assert q.grad is not None and q.grad.shape == q.shape
+    with torch.no_grad():
+        assert grown(q, *matrices, start=start).shape == z.shape
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_fake_tensors_of_a_whole_model(name: str) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = finola.create(name)
+        images = torch.rand(2, 3, *model.config.image_size)
+        out = model(images)
+        assert out.shape == images.shape
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("start", ["center", "scatter"])
+def test_torch_compile_of_the_full_graph(start: str) -> None:
+    tensors = [tensor.requires_grad_() for tensor in inputs(4)]
+
+    def function(*tensors: Tensor) -> Tensor:
+        return grown(tensors[0].tanh(), *tensors[1:], start=start).square().mean()
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for ours, expected in zip(
+        torch.autograd.grad(compiled(*tensors), tensors), torch.autograd.grad(function(*tensors), tensors), strict=True
+    ):
+        torch.testing.assert_close(ours, expected)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*tensors), function(*tensors))
+
+
+def count(start: object, paths: int, *, side: int = 64, channels: int = 8, device: str = "cpu") -> int:
+    q = torch.randn(1, paths, channels, device=device, requires_grad=True)
+    matrices = Coefficients(*(0.1 * torch.randn(4, channels, channels, device=device)).requires_grad_())
+    with Dispatched() as dispatched:
+        propagate(q, matrices, side, start).sum().backward()
+    assert not dispatched.waits
+    return len(dispatched.names)
