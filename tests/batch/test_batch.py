@@ -113,7 +113,7 @@ def test_unreadable_photos_are_listed_with_a_reason(data: Path, tmp_path: Path, 
     out = tmp_path / "out"
     assert main(["embed", str(data), "-m", MODEL, "-o", str(out), "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
-    assert found["rows"] == PHOTOS - 1 and [error["id"] for error in found["errors"]] == ["4.png"]
+    assert found["rows"] == PHOTOS - 1 and [text.partition(":")[0] for text in found["unreadable"]] == ["4.png"]
     assert [json.loads(line)["index"] for line in (out / "_errors.jsonl").read_text().splitlines()] == [4]
     assert [one.index for one in read_embeddings(out)] == [n for n in range(PHOTOS) if n != 4]
 

@@ -73,7 +73,7 @@ def test_the_verbs_probe_and_classify(colour_folders, tmp_path, capsys) -> None:
     photo = next(colour_folders.rglob("*.png"))
     assert main(["classify", str(photo), "--model", str(tmp_path / "classifier"), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["photos"]
-    assert sum(entry["probability"] for entry in row["classes"]) == pytest.approx(1, abs=1e-5) and row["image"] == str(
+    assert sum(entry["probability"] for entry in row["classes"]) == pytest.approx(1, abs=1e-5) and row["photo"] == str(
         photo
     )
     (tmp_path / "broken.png").write_bytes(b"no photo")
