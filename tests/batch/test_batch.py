@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -25,8 +26,9 @@ from finola.batch import embedding as embedding_module
 from finola.batch.jobs import Job
 from finola.batch.memory import Halving
 from finola.cli import main
+from finola.data.transforms import centre_crop
 from finola.errors import CorruptFileError, InputError
-from finola.image_io import read_photo, save_photo
+from finola.image_io import open_photo, read_photo, save_photo
 
 MODEL = "waves/64x1@8:32"
 PHOTOS = 10
@@ -57,9 +59,6 @@ def test_rows_are_the_q_of_the_model_and_readable_by_pyarrow(data: Path, tmp_pat
     table = parquet.read_table(tmp_path / "out")
     assert table["id"].to_pylist() == [f"{number}.png" for number in range(PHOTOS)]
     model = finola.load(MODEL)
-    from finola.data.transforms import centre_crop
-    from finola.image_io import open_photo
-
     for one in read_embeddings(tmp_path / "out"):
         image = centre_crop(open_photo(data / one.id), (32, 32))[None] / 255
         assert one.q.shape == (1, 64) and one.size == (40 + one.index, 50)
@@ -72,6 +71,46 @@ def test_whole_photos_are_reconstructed_from_their_rows(data: Path, tmp_path: Pa
     for one in read_embeddings(tmp_path / "out"):
         expected = model(read_photo(data / one.id)[None])[0]
         torch.testing.assert_close(reconstruct(model, one), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_larger_crops_are_cut_into_tiles(data: Path, tmp_path: Path) -> None:
+    embed(data, tmp_path / "out", MODEL, crop=64, limit=1, dtype="float16")
+    (one,) = read_embeddings(tmp_path / "out")
+    assert one.q.shape == (2, 2, 1, 64) and one.q.dtype == np.float16
+    image = centre_crop(open_photo(data / one.id), (64, 64))[None] / 255
+    model = finola.load(MODEL)
+    torch.testing.assert_close(reconstruct(model, one), model(image)[0], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("features", ["pooled", "map"])
+def test_rows_have_the_feature_map_of_the_encoder(features: str, data: Path, tmp_path: Path) -> None:
+    model = finola.create("test_resnet/16x1@8:32").eval()
+    model.save_pretrained(tmp_path / "model")
+    model = finola.load(tmp_path / "model")
+    embed(data, tmp_path / "out", str(tmp_path / "model"), features=features, limit=2)
+    for one in read_embeddings(tmp_path / "out"):
+        with torch.no_grad():
+            expected = model.encoder(centre_crop(open_photo(data / one.id), (32, 32))[None] / 255)[0]
+        expected = expected.mean((1, 2)) if features == "pooled" else expected
+        np.testing.assert_allclose(one.features, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_labels_are_columns_and_members(data: Path, tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (data / label).mkdir()
+    for path in sorted(data.glob("*.png")):
+        path.rename(data / ("cat" if int(path.stem) < 4 else "dog") / path.name)
+    embed(data, tmp_path / "out", MODEL)
+    labels = [0] * 4 + [1] * (PHOTOS - 4)
+    assert [one.label for one in read_embeddings(tmp_path / "out")] == labels
+    compress_dataset(data, tmp_path / "shards", "waves512")
+    with tarfile.open(tmp_path / "shards" / "shard-00000.tar") as tar:
+        members = {member.name: tar.extractfile(member).read() for member in tar}
+    assert {name.partition(".")[2] for name in members} == {"finola", "json", "cls"}
+    for number, label in enumerate(labels):
+        facts = json.loads(members[f"{number:09d}.json"])
+        assert facts.keys() == {"id", "index", "width", "height", "model", "model_hash"}
+        assert (facts["index"], members[f"{number:09d}.cls"]) == (number, str(label).encode())
 
 
 def test_elastic_rows_hold_lengths_and_bases(data: Path, tmp_path: Path) -> None:
@@ -113,7 +152,7 @@ def test_unreadable_photos_are_listed_with_a_reason(data: Path, tmp_path: Path, 
     out = tmp_path / "out"
     assert main(["embed", str(data), "-m", MODEL, "-o", str(out), "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
-    assert found["rows"] == PHOTOS - 1 and [error["id"] for error in found["errors"]] == ["4.png"]
+    assert found["rows"] == PHOTOS - 1 and [text.partition(":")[0] for text in found["unreadable"]] == ["4.png"]
     assert [json.loads(line)["index"] for line in (out / "_errors.jsonl").read_text().splitlines()] == [4]
     assert [one.index for one in read_embeddings(out)] == [n for n in range(PHOTOS) if n != 4]
 

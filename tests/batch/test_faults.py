@@ -87,7 +87,7 @@ def test_a_truncated_tar_file_is_reported(data: Path, tmp_path: Path, capsys: py
         assert main(["embed", str(file), "-m", MODEL, "-o", str(out), "--json"]) == 2
         printed = capsys.readouterr()
         found = json.loads(printed.out)
-        assert 0 < found["rows"] < PHOTOS and not found["errors"]
+        assert 0 < found["rows"] < PHOTOS and not found["unreadable"]
         assert len(found["problems"]) == 1 and found["problems"][0] in printed.err
         entries = [json.loads(line) for line in (out / "_errors.jsonl").read_text().splitlines()]
         assert [entry["reason"] for entry in entries] == found["problems"]

@@ -55,8 +55,7 @@ def test_photos_are_files_folders_patterns_and_data_names(home):
 @pytest.mark.parametrize("verb", ["reconstruct", "compress"])
 def test_photos_of_a_data_set_are_processed(verb, home, capsys):
     assert main([verb, "rows", "-o", "out/", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    rows = found["photos"] if verb == "reconstruct" else found
+    rows = json.loads(capsys.readouterr().out)["photos"]
     assert len(rows) == 2 and all(row["psnr"] > 5 for row in rows)
 
 
@@ -81,7 +80,8 @@ def test_a_photo_too_small_for_the_model_does_not_stop_its_batch(home, capsys):
         save_photo(torch.rand(3, 2, 2), f"tiny-{number}.png")
     assert main(["reconstruct", "tiny-0.png", "tiny-1.png", "photos", "-m", MODEL, "--json"]) == 2
     said = capsys.readouterr()
-    assert len(json.loads(said.out)["photos"]) == 5 and said.err.count("\n") == 2
+    found = json.loads(said.out)
+    assert len(found["photos"]) == 5 and len(found["unreadable"]) == said.err.count("\n") == 2
 
 
 def test_the_model_is_an_option_wherever_it_is_meant(home, capsys):

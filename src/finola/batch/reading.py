@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ class Embedding:
     lengths: np.ndarray | None = None
     bases: np.ndarray | None = None
     features: np.ndarray | None = None
+    is_whole: bool = True  # not a crop
 
 
 def read_embeddings(out: str | Path, *, partial: bool = False) -> Iterator[Embedding]:
@@ -91,6 +93,7 @@ def _read(folder: Folder, name: str) -> Iterator[Embedding]:
             missing = [column for column in REQUIRED if column not in table.schema_arrow.names]
             if missing:
                 raise CorruptFileError(f"it has no column {missing[0]!r}")
+            settings = json.loads((table.schema_arrow.metadata or {}).get(b"finola", b"{}"))
             for number in range(table.num_row_groups):
                 group = table.metadata.row_group(number)
                 if group.total_byte_size > 2**20 + 1000 * size:  # checked before memory is allocated
@@ -99,7 +102,8 @@ def _read(folder: Folder, name: str) -> Iterator[Embedding]:
                 rows.validate(full=True)
                 for batch in rows.to_batches():
                     for row in range(batch.num_rows):
-                        yield _embedding({column: batch[column][row] for column in batch.schema.names})
+                        found = _embedding({column: batch[column][row] for column in batch.schema.names})
+                        yield replace(found, is_whole=settings.get("crop") is None)
     except (ArrowException, *UNREADABLE) as error:
         raise CorruptFileError(f"{where} cannot be read as embeddings: {first_line(error)}.") from error
 
@@ -182,9 +186,9 @@ def reconstruct(model: Autoencoder, embedding: Embedding) -> Tensor:
 
 
 def _size(embedding: Embedding, grid: tuple[int, int], tile: tuple[int, int]) -> tuple[int, int]:
-    """Size of the image: that of the photo if the grid of tiles fits it, otherwise that of all tiles."""
+    """Size of the image: that of a whole photo if the grid of tiles fits it, otherwise that of all tiles."""
     full = grid[0] * tile[0], grid[1] * tile[1]
     if full[0] * full[1] > MAX_FLOAT_PIXELS:
         raise InputError(f"The embedding of {embedding.id} has {full[0] * full[1]} pixels, too many to reconstruct.")
     fits = all(0 <= whole - own < side for whole, own, side in zip(full, embedding.size, tile, strict=True))
-    return embedding.size if fits else full
+    return embedding.size if embedding.is_whole and fits else full
