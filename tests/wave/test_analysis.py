@@ -8,7 +8,7 @@ from torch import Tensor
 
 from finola.autoencoder import Autoencoder
 from finola.propagation import Coefficients, normalise, propagate
-from finola.transitions import Linear, LinearAfterNorm, NormLinear, NormMLP, RealSpeeds, UnitSpeeds
+from finola.transitions import CommutingSpeeds, Linear, LinearAfterNorm, NormLinear, NormMLP, RealSpeeds, UnitSpeeds
 from finola.wave.analysis import Quadrant, Waves, waves
 from finola.wave.diagonalisation import QUADRANTS, complement, diagonalise, identical, kinds, restrict, speeds
 
@@ -119,6 +119,25 @@ def test_the_printed_spectrum_can_be_chosen_at_will() -> None:
     coefficients = Coefficients(A + u, B, A, B)
     assert sorted(waves(coefficients, printed=True).speeds.real.tolist()) == pytest.approx(wanted, rel=1e-4)
     assert relative(sorted_speeds(waves(coefficients)), sorted_speeds(waves(Coefficients(A, B, A, B)))) <= 1e-8
+
+
+@pytest.mark.parametrize("channels", [2, 7, 8])
+def test_commuting_matrices_share_their_eigenvectors(channels: int) -> None:
+    transition = CommutingSpeeds(channels).double()
+    with torch.no_grad():
+        transition.V += 0.3 * torch.randn_like(transition.V)  # as after training: neither orthonormal nor of zero mean
+    found = waves(transition)
+    ours = transition.eigenvalues
+    pairs = (channels - 1) // 2
+    for quadrant, (horizontal, vertical) in QUADRANTS.items():
+        assert found[quadrant].commutator <= 1e-10
+        a, b = (ours[d].detach()[: 2 * pairs].view(2, pairs) for d in (horizontal, vertical))
+        expected = torch.complex(*a) / torch.complex(*b)
+        speeds = found[quadrant].speeds
+        for speed in (*expected, *expected.conj()):
+            assert float((speeds - speed).abs().min()) <= 1e-8 * float(abs(speed) + 1)
+    assert waves(NormLinear(8))["right-down"].commutator > 0.01
+    assert waves(RealSpeeds(8))["right-down"].commutator > 0.01
 
 
 def test_sizes_commutator_and_identity() -> None:

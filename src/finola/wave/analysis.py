@@ -233,8 +233,11 @@ class Waves:
                     return self.basis.describe(index)
         return ""
 
-    def random(self, seed: int = 0) -> Waves:
-        """Waves of the same model with random A, B, A₋, B₋ of the scale at initialisation, a control for `residual`."""
+    def random(self, seed: int = 231012976) -> Waves:
+        """Waves of the same model with random A, B, A₋, B₋ of the scale at initialisation, a control for `residual`.
+
+        The seed is not one of those that models are initialised with.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             coefficients = NormLinear(len(self.coefficients.A)).coefficients()

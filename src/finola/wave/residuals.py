@@ -128,6 +128,18 @@ def _measure(
     return maps, sums.measurement({order: list(part) for order, part in maps.items()})
 
 
+def order_difference(horizontal: Tensor, vertical: Tensor) -> Tensor:
+    """Squared path inconsistency ‖z_h − z_v‖²/‖z‖² of maps of any shape, a differentiable penalty.
+
+    The squares are summed over all images. The equation Δx z = Q Δy z holds for z if both orders agree.
+
+    >>> float(order_difference(torch.ones(2, 3, 4, 4), torch.ones(2, 3, 4, 4)))
+    0.0
+    """
+    norm = ((horizontal + vertical) / 2).square().sum()
+    return (horizontal - vertical).square().sum() / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+
+
 @torch.no_grad()
 def health(model: Autoencoder, images: Tensor) -> dict[str, float]:
     """Metrics for training logs: path_inconsistency, sigma_min, sigma_max, and cond_B if the model has a B.

@@ -112,7 +112,10 @@ def waves(args: argparse.Namespace) -> int:
     _print_quadrants(args.model, quadrants)
     _print_measured(measured, f"{len(names)} of {len(every)} photos" if len(every) > 1 else names[0])
     if found.basis is not None:
-        print("  The waves are fixed by construction: their equations hold for every q, also for that of white noise.")
+        print(
+            "  The waves are fixed by construction: their equations hold for every q up to rounding errors of float32,"
+        )
+        print("  for that of white noise as for that of a photo, so the residual says nothing about photos.")
     if args.quadrant:
         _print_speeds(found, shown)
     if args.plot:
