@@ -38,8 +38,8 @@ def test_forward_is_encode_propagate_decode():
 
 @pytest.mark.parametrize(
     "option",
-    ["", "+scatter", "+corner", "+at2x5", "+real", "+unit", "+linear", "+repeat", "+repeat+pos", "+mlp", "+batchnorm",
-     "+patch", "+tran2"],
+    ["", "+scatter", "+corner", "+at2x5", "+real", "+unit", "+commuting", "+linear", "+repeat", "+repeat+pos", "+mlp",
+     "+batchnorm", "+patch", "+tran2"],
 )  # fmt: skip
 def test_every_option_builds_runs_and_trains(option):
     model = create(TINY + option)

@@ -18,6 +18,7 @@ NAMES = [name for names in PAPER.values() for name in names] + [
     "mf-w720/32x4@16:64+convae+slim16",
     "mf-w720/32x4@16:64+convae+patch+slim8",
     "mf-w720/512x1@16+unit",
+    "mf-w720/512x1@16+commuting",
 ]
 
 

@@ -13,6 +13,7 @@ import finola
 from finola.propagation import CORNERS, EPS, Coefficients, normalise, propagate, start_positions
 from finola.transitions import (
     BatchNormLinear,
+    CommutingSpeeds,
     Linear,
     NormLinear,
     NormMLP,
@@ -23,7 +24,7 @@ from finola.transitions import (
 )
 
 C = 6
-TRANSITIONS = [NormLinear, RealSpeeds, UnitSpeeds, Linear, Repetition, NormMLP, BatchNormLinear]
+TRANSITIONS = [NormLinear, RealSpeeds, UnitSpeeds, CommutingSpeeds, Linear, Repetition, NormMLP, BatchNormLinear]
 SIZES = [(1, 1), (1, 5), (4, 1), (3, 4), (5, 5), (4, 6)]
 
 

@@ -53,7 +53,7 @@ TRANSITIONS = {
     "batchnorm": "batch-norm",
     "convae": "conv-ae",
 }
-SPEEDS = {"real": "real", "unit": "unit"}
+SPEEDS = {"real": "real", "unit": "unit", "commuting": "commuting"}
 OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined", "tran<blocks>", "slim<factor>")
 OPTIONS += ("elastic<bases>",)
 
@@ -89,7 +89,8 @@ class ModelConfig:
     image_size: Size = (256, 256)
     start: str | Size = "center"  # center, scatter, a corner, or one cell (y, x)
     transition: str = "norm-linear"
-    speeds: str = "complex"  # complex (free A, B), real (P·diag), unit (one P), fixed (exact waves, not trained)
+    # complex (free A, B), real (P·diag), unit (one P), commuting (shared eigenvectors), fixed (exact waves)
+    speeds: str = "complex"
     position: bool = False  # add a position embedding before the decoder; always added with unit speeds
     decoder: str = (
         "upsample"  # upsample, patch (linear), refined (linear + convolutions), tranK (K transformer blocks + linear)

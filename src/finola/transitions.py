@@ -144,6 +144,36 @@ class UnitSpeeds(LinearAfterNorm):
         return Coefficients(self.P, self.P, self.P, self.P)
 
 
+class CommutingSpeeds(LinearAfterNorm):
+    """Norm+linear with matrices that commute: A, B, A₋, B₋ = V·D·V⁺ share C − 1 eigenvectors orthogonal to 1.
+
+    D consists of blocks (a, −b; b, a) with the eigenvalues a ± bi, so a, b and V are free parameters of real matrices.
+    The two orders of propagation then differ only by the change of σ. z keeps the mean over channels of q.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        basis = torch.randn(channels, channels - 1)
+        self.V = nn.Parameter(torch.linalg.qr(basis - basis.mean(0))[0])
+        scale = 1 / math.sqrt(6)  # ‖A‖ is that of a `random_matrix`
+        self.eigenvalues = nn.ParameterDict({d: scale * torch.randn(channels - 1) for d in DIRECTIONS})
+
+    def coefficients(self) -> Coefficients:
+        V = self.V - self.V.mean(0)
+        inverse: Tensor = torch.linalg.inv(torch.cat([V, V.new_ones(self.channels, 1)], dim=1))[:-1]  # V⁺: 1ᵀV = 0
+        pairs = (self.channels - 1) // 2
+        P, Q, rest = V[:, :pairs], V[:, pairs : 2 * pairs], V[:, 2 * pairs :]
+
+        def matrix(direction: Direction) -> Tensor:
+            a, b, real = self.eigenvalues[direction].tensor_split([pairs, 2 * pairs])
+            return torch.cat([P * a + Q * b, Q * a - P * b, rest * real], dim=1) @ inverse
+
+        return Coefficients(*(matrix(direction) for direction in DIRECTIONS))
+
+    def parameters_of(self, direction: Direction) -> list[nn.Parameter]:
+        return [self.eigenvalues[direction]]
+
+
 class Linear(Transition):
     """Linear baseline of Table 2 (table:comp-auto), z + A z without normalisation; it diverges on large maps."""
 
@@ -216,6 +246,7 @@ def build_transition(kind: str, speeds: str, channels: int) -> Transition:
             "complex": NormLinear,
             "real": RealSpeeds,
             "unit": UnitSpeeds,
+            "commuting": CommutingSpeeds,
             "fixed": FixedMatrices,
         }
         return by_speed[speeds](channels)

@@ -44,6 +44,8 @@ def test_table_contains_speeds_and_residuals(capsys, folder):
         "plane waves",
         "3 of 3 photos",
         "path inconsistency",
+        "white noise",
+        "fixed by construction",
         "σ from 1",
     ):
         assert words in out
@@ -52,11 +54,12 @@ def test_table_contains_speeds_and_residuals(capsys, folder):
 def test_json_contains_finite_numbers_only(capsys, folder):
     result = run_json(capsys, MODEL, "--images", str(folder), "--limit", "2", "--quadrant", "left-up")
     assert result["images"] == 2 and result["of"] == 3 and len(result["photos"]) == 2
-    assert result["residual"]["mean"] <= 1e-4 and result["residual_Q"] is None
+    assert result["residual"]["mean"] <= 1e-4 and result["controls"]["white noise"]["residual"]["mean"] <= 1e-4
+    assert result["explained"]["fitted"] is None and 0 < result["explained"]["model"] < 1
     assert result["path_inconsistency"] <= 1e-5
     assert set(result["quadrants"]) == {"right-down", "left-down", "right-up", "left-up"}
     assert result["quadrants"]["left-up"]["cond_B"] == "infinite"
-    assert len(result["speeds"]) == len(result["kinds"]) == 64
+    assert len(result["speeds"]) == len(result["kinds"]) == 63
     for speed, kind in zip(result["speeds"], result["kinds"], strict=True):
         assert speed == {"infinite": "infinite", "static": "none"}.get(kind, speed)
         assert isinstance(speed, str) or all(isinstance(part, float) for part in speed)
@@ -74,10 +77,23 @@ def test_crop_measures_each_resized_photo_as_one_image(capsys, tmp_path, folder)
 def test_saved_model_with_invertible_B_has_Q(capsys, tmp_path, folder):
     Autoencoder("mf-w720/16x1@4:32").save_pretrained(tmp_path / "model")
     result = run_json(capsys, str(tmp_path / "model"), "--images", str(folder / "0.png"))
-    assert result["residual_Q"]["mean"] > 0.1
-    assert result["quadrants"]["right-down"]["description"].startswith("Q = AB⁻¹ diagonalised")
+    assert result["quadrants"]["right-down"]["has_Q"] and not result["printed"]
+    assert result["quadrants"]["right-down"]["description"].startswith("Q = AB⁻¹ is diagonalised")
     assert main(["waves", str(tmp_path / "model"), "--images", str(folder / "0.png"), "--quadrant", "right-up"]) == 0
     assert "speeds of right-up" in capsys.readouterr().out
+
+
+def test_controls_and_printed_form(capsys, tmp_path, folder):
+    Autoencoder("mf-w720/4x1@8:32").save_pretrained(tmp_path / "model")
+    arguments = [str(tmp_path / "model"), "--images", str(folder)]
+    result = run_json(capsys, *arguments, "--random", "--printed", "--quadrant", "right-down")
+    assert list(result["controls"]) == ["white noise", "random A, B"] and result["printed"]
+    assert len(result["speeds"]) == 4 and sum(result["quadrants"]["random A, B"]["shares"].values()) == 1
+    for found in (result, *result["controls"].values()):
+        assert found["explained"]["fitted"] <= 1 and found["images"] == 3
+    assert main(["waves", *arguments, "--random"]) == 0
+    out = capsys.readouterr().out
+    assert "random A, B" in out and "explained" in out and "by construction" not in out
 
 
 def test_plot_is_written(capsys, tmp_path):

@@ -36,9 +36,9 @@ def wave_frames(model: Autoencoder, images: Tensor, channel: int) -> list[Image.
     4
     """
     config = model.config
-    if not 0 <= channel < config.channels:
-        raise InputError(f"channel is {channel}, but {config} has channels 0 to {config.channels - 1}.")
     found = waves(model)
+    if not 0 <= channel < len(found.speeds):
+        raise InputError(f"channel is {channel}, but {config} has waves in channels 0 to {len(found.speeds) - 1}.")
     quadrant = largest_quadrant(start_positions(config.start, config.map_size, config.paths)[0], config.map_size)
     zeta, (y, x) = zeta_of_tile(found, images[:1], quadrant)
     real = zeta[channel].real.numpy()

@@ -78,13 +78,19 @@ def _figure(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str
 def _headline(waves: Waves, measurement: Measurement, quadrant: str) -> str:
     model = waves.model
     assert model is not None
+    fitted = measurement.explained.fitted
+    explained = "" if math.isnan(fitted) else f"explained variance {fitted:.2g}"
     metrics = (
-        f"residual {measurement.residual['mean']:.2g}",
+        f"residual {measurement.residual['mean']:.2g} (unrelated differences: 0.71)",
+        *filter(None, [explained]),
         f"path inconsistency {measurement.path_inconsistency:.2g}",
         f"σ from {measurement.sigma_min:.4g} to {measurement.sigma_max:.4g}",
         f"varying by {measurement.sigma_spread:.2g} within a map",
     )
-    description = textwrap.fill(waves[quadrant].description, 190)
+    description = waves[quadrant].description
+    if waves.basis is not None:
+        description += " The waves are fixed by construction: white noise has the same residual."
+    description = textwrap.fill(description, 190)
     return f"{model.label}, {quadrant}:  {'   ·   '.join(metrics)}\n{description}"
 
 

@@ -2,6 +2,11 @@
 
     Δx z = Q Δy z,  Q = AB⁻¹ = VΛV⁻¹  (Eq. 2)        ζ = V⁻¹z,  β Δxζ = α Δyζ  with  Λ = α/β  (Eq. 4)
 
+The layer norm removes the mean over channels, so A + u·1ᵀ and B + v·1ᵀ are the same recurrence for all u and v, while
+AB⁻¹ has another spectrum. The speeds are therefore those on the complement of the all-ones vector: with an orthonormal
+basis N (C, C−1) of it, the C − 1 generalised eigenvalues of the pencil (NᵀAN, NᵀBN). `waves(model, printed=True)`
+gives the C speeds of AB⁻¹ as Eq. 2 prints it, a convention that depends on u and v (docs/waves.md).
+
 The paper states the equations for steps right and down; each of the other three quadrants around the start has its
 own pair of matrices and therefore its own waves. All results are float64 or complex128, whatever the model's dtype.
 """
@@ -20,15 +25,17 @@ from torch import Tensor, nn
 
 from finola.errors import InputError, UnknownNameError
 from finola.propagation import EPS, Coefficients, Direction
-from finola.transitions import LinearAfterNorm, RealSpeeds
+from finola.transitions import LinearAfterNorm, NormLinear, RealSpeeds
 from finola.wave.diagonalisation import (
     KINDS,
     QUADRANTS,
     Diagonalised,
+    complement,
     condition,
     diagonalise,
     identical,
     proportional,
+    restrict,
     rotating,
     speeds,
 )
@@ -41,16 +48,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quadrant:
-    """Waves of one quadrant. `A` and `B` are the matrices of its two directions."""
+    """Waves of one quadrant. `A` and `B` are the matrices of its two directions.
+
+    There are K waves: C − 1 on the complement of the all-ones vector, where V and V⁻¹ have zero mean over channels;
+    C for the printed form of Eq. 2 and for the parametrisation of real speeds by Eq. 8.
+    """
 
     name: str
     A: Tensor  # (C, C) float64
     B: Tensor  # (C, C) float64
-    alpha: Tensor  # (C,) complex128
-    beta: Tensor  # (C,) complex128
-    eigenvectors: Tensor  # V (C, C) complex128
-    inverse: Tensor  # V⁻¹ (C, C) complex128
-    Q: Tensor | None  # AB⁻¹ (C, C) float64; None if B is singular
+    alpha: Tensor  # (K,) complex128
+    beta: Tensor  # (K,) complex128
+    eigenvectors: Tensor  # V (C, K) complex128
+    inverse: Tensor  # V⁻¹ (K, C) complex128
+    Q: Tensor | None  # AB⁻¹ (C, C) float64, zero on the all-ones vector unless printed; None if B is singular
     cond_B: float
     cond_V: float
     kinds: list[str]  # per speed: complex, real, unit, infinite, static, or undefined
@@ -58,7 +69,7 @@ class Quadrant:
 
     @cached_property
     def speeds(self) -> Tensor:
-        """Speeds Λ = α/β (C,): inf where infinite, nan where static or undefined."""
+        """Speeds Λ = α/β (K,): inf where infinite, nan where static or undefined."""
         return speeds(self.alpha, self.beta)
 
     @cached_property
@@ -75,20 +86,43 @@ class Quadrant:
         """Fraction of the speeds of each kind."""
         return {kind: self.kinds.count(kind) / len(self.kinds) for kind in KINDS}
 
+    def sizes(self, quantiles: tuple[float, ...] = (0.1, 0.5, 0.9)) -> list[float]:
+        """Quantiles of |λ| over the waves that move, infinite ones included; nan without any."""
+        sizes = self.speeds.abs()
+        sizes = sizes[~sizes.isnan()]
+        points = torch.tensor(quantiles, dtype=torch.float64)
+        return sizes.quantile(points, interpolation="nearest").tolist() if len(sizes) else [math.nan] * len(quantiles)
+
+    @cached_property
+    def commutator(self) -> float:
+        """Relative commutator ‖ab − ba‖ / (‖a‖ ‖b‖) of a = NᵀAN and b = NᵀBN: 0 if they commute."""
+        a, b = restrict(self.A), restrict(self.B)
+        return float((a @ b - b @ a).norm() / (a.norm() * b.norm()).clamp_min(1e-300))
+
+    @cached_property
+    def identity(self) -> list[tuple[float, float]]:
+        """Multiple μ of the identity closest to NᵀAN, and its share of the norm ‖μI‖ / ‖NᵀAN‖; then those of B."""
+        parts = [restrict(matrix) for matrix in (self.A, self.B)]
+        means = [float(part.trace()) / max(1, len(part)) for part in parts]
+        return [
+            (mean, abs(mean) * math.sqrt(len(part)) / max(float(part.norm()), 1e-300))
+            for mean, part in zip(means, parts, strict=True)
+        ]
+
     def initial(self, q: Tensor) -> Tensor:
-        """Transform q, or any vector of z space, (…, C) to V⁻¹q (…, C), the initial condition in ζ space."""
+        """Transform q, or any vector of z space, (…, C) to V⁻¹q (…, K), the initial condition in ζ space."""
         return _apply(self.inverse, q)
 
     def project(self, z: Tensor) -> Tensor:
-        """Transform z to ζ = V⁻¹z: (N, C, H, W) → complex (N, C, H, W)."""
+        """Transform z to ζ = V⁻¹z: (N, C, H, W) → complex (N, K, H, W)."""
         return _apply(self.inverse, z.movedim(1, -1)).movedim(-1, 1)
 
     def unproject(self, zeta: Tensor) -> Tensor:
-        """Transform ζ to z = Vζ, real: (N, C, H, W) → (N, C, H, W)."""
+        """Transform ζ to z = Vζ, real and without its mean over channels: (N, K, H, W) → (N, C, H, W)."""
         return _apply(self.eigenvectors, zeta.movedim(1, -1)).movedim(-1, 1).real
 
     def psi_hat(self, psi: Tensor) -> Tensor:
-        """ψ̂ = (CI − J)Vψ / √(ψᵀVᵀ(CI − J)Vψ) for ψ = V⁻¹φ (…, C), plain transposes (Eqs. 7 and 11–13).
+        """ψ̂ = (CI − J)Vψ / √(ψᵀVᵀ(CI − J)Vψ) for ψ = V⁻¹φ (…, K), plain transposes (Eqs. 7 and 11–13).
 
         The root is C·σ. Because normalisation divides by √(σ² + ε), C²ε is added under the root here; then
         H_A ψ̂ = V⁻¹Aφ̂ = Δxψ.
@@ -102,7 +136,7 @@ class Quadrant:
 class Waves:
     """Waves of one recurrence. Attributes are those of the right-down quadrant, as in the paper.
 
-    Other quadrants are indexed by name, `waves["left-up"]`, and computed on first access.
+    The waves of all quadrants are indexed by name, `waves["left-up"]`, and computed on first access.
     """
 
     def __init__(
@@ -110,10 +144,11 @@ class Waves:
         coefficients: Coefficients,
         transition: nn.Module | None = None,
         model: Autoencoder | None = None,
+        printed: bool = False,
     ) -> None:
         exact = all(matrix.dtype == torch.float64 for matrix in coefficients)
         self.noise = 1e-10 if exact else 1e-6  # relative threshold below which a singular value counts as zero
-        self.transition, self.model = transition, model
+        self.transition, self.model, self.printed = transition, model, printed
         self.coefficients = Coefficients(*(matrix.detach().double().cpu() for matrix in coefficients))
         self.basis = self._initial_basis()
         self._quadrants: dict[str, Quadrant] = {}
@@ -138,72 +173,43 @@ class Waves:
     def _solve(self, name: str) -> Quadrant:
         horizontal, vertical = QUADRANTS[name]
         A, B = self.coefficients.matrix(horizontal), self.coefficients.matrix(vertical)
-        found: Diagonalised | None = None
-        cond_B = math.inf  # for a constructed basis, because B maps the all-ones vector to 0
-        if self.basis is not None:
-            basis, angles = self.basis, (self.basis.angles(horizontal), self.basis.angles(vertical))
-            found = rotating(basis.vectors(), basis.pairs.cpu(), *angles, math.sqrt(1 + EPS))
-        else:
-            cond_B = condition(B)
-            if isinstance(self.transition, RealSpeeds):
-                found = proportional(*_diagonals(self.transition, horizontal, vertical))
-            elif torch.equal(A, B):
-                found = identical(A, self.noise)
+        constructed = self._constructed(horizontal, vertical)
+        whole = self.printed or constructed is not None
+        a, b = (A, B) if whole else (restrict(A), restrict(B))
+        cond_B = math.inf if self.basis is not None else condition(b)  # plane waves: B maps those with v = 0 to 0
+        found = constructed
         if found is None:
-            found = diagonalise(A, B, self.noise, cond_B)
-        Q = torch.linalg.solve(B, A, left=False) if cond_B * self.noise < 1 else None
+            found = identical(a, self.noise) if torch.equal(a, b) else diagonalise(a, b, self.noise, cond_B)
         alpha, beta, V, inverse, cond_V, names, description = found
+        Q = torch.linalg.solve(b, a, left=False) if cond_B * self.noise < 1 else None
+        if not whole:
+            N = complement(len(A))
+            V, inverse = N.to(V) @ V, inverse @ N.T.to(V)
+            Q = None if Q is None else N @ Q @ N.T
+            description = f"{description[:-1]}; on the complement of the all-ones vector."
+        elif constructed is None:
+            description = f"{description[:-1]}; printed form of Eq. 2, which the recurrence does not determine."
         return Quadrant(name, A, B, alpha, beta, V, inverse, Q, cond_B, cond_V, names, description)
+
+    def _constructed(self, horizontal: Direction, vertical: Direction) -> Diagonalised | None:
+        """Waves of matrices that are parametrised by their waves: exact plane waves, and real speeds (Eq. 8)."""
+        if self.basis is not None:
+            vectors = self.basis.vectors()[:, :-1]  # without the all-ones vector
+            angles = self.basis.angles(horizontal), self.basis.angles(vertical)
+            return rotating(vectors, self.basis.pairs.cpu(), *angles, math.sqrt(1 + EPS))
+        if isinstance(self.transition, RealSpeeds):
+            return proportional(*_diagonals(self.transition, horizontal, vertical))
+        return None
 
     @property
     def speeds(self) -> Tensor:
-        """Λ = α/β (C,): inf where infinite, nan where static or undefined."""
+        """Λ = α/β (K,): inf where infinite, nan where static or undefined."""
         return self["right-down"].speeds
 
     @property
-    def alpha(self) -> Tensor:
-        """α (C,)."""
-        return self["right-down"].alpha
-
-    @property
-    def beta(self) -> Tensor:
-        """β (C,)."""
-        return self["right-down"].beta
-
-    @property
     def eigenvectors(self) -> Tensor:
-        """Eigenvectors V (C, C), one per column."""
+        """Eigenvectors V (C, K), one per column."""
         return self["right-down"].eigenvectors
-
-    @property
-    def inverse(self) -> Tensor:
-        """V⁻¹ (C, C)."""
-        return self["right-down"].inverse
-
-    @property
-    def Q(self) -> Tensor | None:
-        """AB⁻¹ (C, C), or None if B is singular."""
-        return self["right-down"].Q
-
-    @property
-    def H_A(self) -> Tensor:
-        """V⁻¹A (C, C)."""
-        return self["right-down"].H_A
-
-    @property
-    def H_B(self) -> Tensor:
-        """V⁻¹B (C, C)."""
-        return self["right-down"].H_B
-
-    @property
-    def cond_B(self) -> float:
-        """Condition number of B."""
-        return self["right-down"].cond_B
-
-    @property
-    def cond_V(self) -> float:
-        """Condition number of V."""
-        return self["right-down"].cond_V
 
     @property
     def kinds(self) -> list[str]:
@@ -216,20 +222,8 @@ class Waves:
         return self["right-down"].description
 
     def project(self, z: Tensor, quadrant: str = "right-down") -> Tensor:
-        """ζ = V⁻¹z: (N, C, H, W) → complex (N, C, H, W)."""
+        """ζ = V⁻¹z: (N, C, H, W) → complex (N, K, H, W)."""
         return self[quadrant].project(z)
-
-    def unproject(self, zeta: Tensor, quadrant: str = "right-down") -> Tensor:
-        """z = Vζ: (N, C, H, W) → (N, C, H, W)."""
-        return self[quadrant].unproject(zeta)
-
-    def initial(self, q: Tensor, quadrant: str = "right-down") -> Tensor:
-        """q (…, C) → V⁻¹q (…, C)."""
-        return self[quadrant].initial(q)
-
-    def psi_hat(self, psi: Tensor, quadrant: str = "right-down") -> Tensor:
-        """ψ̂ of ψ (…, C)."""
-        return self[quadrant].psi_hat(psi)
 
     def describe(self, channel: int) -> str:
         """Description of the plane wave in a channel of ζ; empty if the model was not initialised from waves."""
@@ -239,23 +233,37 @@ class Waves:
                     return self.basis.describe(index)
         return ""
 
+    def random(self, seed: int = 231012976) -> Waves:
+        """Waves of the same model with random A, B, A₋, B₋ of the scale at initialisation, a control for `residual`.
+
+        The seed is not one of those that models are initialised with.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            coefficients = NormLinear(len(self.coefficients.A)).coefficients()
+        return Waves(coefficients, model=self.model)
+
     def residual(self, images: Tensor | Iterable[Tensor]) -> Measurement:
-        """Measure the residual of the wave equation on images; see `finola.wave.residuals.measure_waves`."""
+        """Measure how well the wave equations hold on images; see `finola.wave.residuals.measure_waves`."""
         from finola.wave.residuals import measure_waves
 
         return measure_waves(self, images)
 
 
-def waves(model: Autoencoder | LinearAfterNorm | Coefficients) -> Waves:
+def waves(model: Autoencoder | LinearAfterNorm | Coefficients, *, printed: bool = False) -> Waves:
     """Analyse the one-way waves of a model, a transition or four matrices.
+
+    There are C − 1 speeds, the same for all matrices that give the same recurrence. `printed`: the C speeds of AB⁻¹
+    as in Eq. 2 instead, which A + u·1ᵀ and B + v·1ᵀ change. Exact plane waves and real speeds (Eq. 8) are
+    parametrised by their waves, which are reported in both cases.
 
     >>> from finola.transitions import NormLinear
     >>> found = waves(NormLinear(8))
     >>> found.speeds.shape, found["left-up"].kinds.count("static")
-    (torch.Size([8]), 0)
+    (torch.Size([7]), 0)
     """
     if isinstance(model, Coefficients):
-        return Waves(_checked(model))
+        return Waves(_checked(model), printed=printed)
     transition = getattr(model, "transition", model)
     if not isinstance(transition, LinearAfterNorm):
         name = getattr(model, "config", type(model).__name__)
@@ -263,7 +271,7 @@ def waves(model: Autoencoder | LinearAfterNorm | Coefficients) -> Waves:
             f"Wave analysis needs a norm+linear transition with matrices A and B, which {name} does not have."
         )
     whole = None if transition is model else model
-    return Waves(_checked(transition.coefficients()), transition, whole)  # type: ignore[arg-type]
+    return Waves(_checked(transition.coefficients()), transition, whole, printed)  # type: ignore[arg-type]
 
 
 def _checked(coefficients: Coefficients) -> Coefficients:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from finola.config import ModelConfig
 from finola.errors import CorruptFileError, InputError
 from finola.propagation import EPS, Coefficients, Direction, start_positions
+from finola.wave.diagonalisation import reflect
 from finola.wave.spectrum import COLOURS, OPPONENT, SIXTEENTHS, Spectrum
 
 ELASTIC_RADIUS = 32.0
@@ -121,15 +122,8 @@ class WaveBasis(nn.Module):
         return (~taken).nonzero()[:, 0]
 
     def reflect(self, coordinates: Tensor) -> Tensor:
-        """Convert coordinates (…, C) to channels (…, C) or back by the Householder reflection e_C ↔ 1/√C.
-
-        Its first C−1 columns are V, so no dense matrix is needed.
-        """
-        channels = coordinates.shape[-1]
-        w: Tensor = coordinates.new_full((channels,), -1 / math.sqrt(channels))
-        w[-1] += 1
-        w = w / w.norm()
-        return coordinates - 2 * (coordinates @ w)[..., None] * w
+        """Convert coordinates (…, C) to channels (…, C) or back; the first C−1 columns of the reflection are V."""
+        return reflect(coordinates)
 
     def vectors(self) -> Tensor:
         """Orthogonal matrix (C, C), float64, whose columns are the image coordinates, slack, unused ones and 1/√C."""

@@ -2,10 +2,11 @@
 
     A W = V diag(α)        B W = V diag(β)        hence  β Δxζ = α Δyζ  for ζ = V⁻¹z.
 
-If B is invertible, W = B⁻¹V and this is Q = AB⁻¹ = VΛV⁻¹ with Λ = α/β (§3). If B is singular, the speeds are the
-generalised eigenvalues α/β of the matrix pencil (A, B). Directions outside the column spaces of A and B are static and
-are split off. The rest is solved with an invertible combination cA + sB: A(cA + sB)⁻¹ has the same eigenvectors V,
-and its eigenvalues α/(cα + sβ) are finite even if a speed is infinite.
+A and B are given on the complement of the all-ones vector, as NᵀAN and NᵀBN (`restrict`), because 1ᵀẑ = 0: nothing else
+of them drives ẑ (docs/waves.md). If B is invertible, W = B⁻¹V and this is Q = AB⁻¹ = VΛV⁻¹ with Λ = α/β (§3). If B is
+singular, the speeds are the generalised eigenvalues α/β of the matrix pencil (A, B). Directions outside the column
+spaces of A and B are static and are split off. The rest is solved with an invertible combination cA + sB:
+A(cA + sB)⁻¹ has the same eigenvectors V, and its eigenvalues α/(cα + sβ) are finite even if a speed is infinite.
 """
 
 from __future__ import annotations
@@ -34,13 +35,38 @@ SAME = 1e-8  # relative tolerance for equal speeds
 class Diagonalised(NamedTuple):
     """Result of the simultaneous diagonalisation of A and B; α = β = 0 where there is no wave."""
 
-    alpha: Tensor  # (C,) complex128
-    beta: Tensor  # (C,) complex128
-    V: Tensor  # (C, C) complex128, columns are a basis of z
-    V_inverse: Tensor  # (C, C)
+    alpha: Tensor  # (K,) complex128
+    beta: Tensor  # (K,) complex128
+    V: Tensor  # (K, K) complex128, columns are a basis of z
+    V_inverse: Tensor  # (K, K)
     cond_V: float
     kinds: list[str]  # one of KINDS per speed
     description: str  # one-sentence description
+
+
+def reflect(vectors: Tensor) -> Tensor:
+    """Householder reflection e_C ↔ 1/√C of vectors (…, C), in O(C): the all-ones direction becomes the last axis."""
+    channels = vectors.shape[-1]
+    w: Tensor = vectors.new_full((channels,), -1 / math.sqrt(channels))
+    w[-1] += 1
+    w = w / w.norm()
+    return vectors - 2 * (vectors @ w)[..., None] * w
+
+
+def complement(channels: int) -> Tensor:
+    """Orthonormal basis N (C, C−1) of the complement of the all-ones vector, float64.
+
+    >>> N = complement(4)
+    >>> N.shape, bool(N.sum(0).abs().max() < 1e-12)
+    (torch.Size([4, 3]), True)
+    """
+    return reflect(torch.eye(channels, dtype=torch.float64))[:, : channels - 1]
+
+
+def restrict(matrix: Tensor) -> Tensor:
+    """Part of a matrix of the recurrence (C, C) that drives ẑ: NᵀAN (C−1, C−1), the same for A + u·1ᵀ."""
+    part = reflect(reflect(matrix).T).T[:-1, :-1]
+    return torch.where(part.norm() > 1e-14 * matrix.norm(), part, 0)  # rounding errors of u·1ᵀ alone
 
 
 def condition(matrix: Tensor) -> float:
@@ -49,6 +75,8 @@ def condition(matrix: Tensor) -> float:
     >>> condition(torch.eye(3))
     1.0
     """
+    if not len(matrix):
+        return 1.0
     singular_values = torch.linalg.svdvals(matrix)
     largest, smallest = float(singular_values[0]), float(singular_values[-1])
     return largest / smallest if smallest > largest * torch.finfo(matrix.dtype).eps else math.inf
@@ -92,13 +120,10 @@ def diagonalise(A: Tensor, B: Tensor, noise: float = 1e-10, cond_B: float | None
     if cond_B * noise < 1:
         eigen = _eigenvectors(torch.linalg.solve(B, A, left=False))
         result = _assemble(eigen.values, torch.ones_like(eigen.values), eigen)
-        done = "diagonalised" if all(eigen.good) else "is not fully diagonalisable"
+        done = "is diagonalised" if all(eigen.good) else "is not fully diagonalisable"
         return _describe(f"Q = AB⁻¹ {done}, cond(B) = {cond_B:.3g}", result)
     method = f"B has no inverse (cond(B) = {cond_B:.3g})"
     found = _solve_pencil(A, B, noise)
-    if found is None:
-        # ẑ has zero mean, so subtracting the row means of A and B changes no step, but may make the pencil regular.
-        found = _solve_pencil(A - A.mean(1, keepdim=True), B - B.mean(1, keepdim=True), noise, centred=True)
     if found is not None:
         return _describe(f"{method}, so the speeds are generalised eigenvalues α/β of the matrix pencil (A, B)", found)
     reached, static = _split(torch.cat([A, B], dim=1), noise)
@@ -147,7 +172,7 @@ def rotating(vectors: Tensor, pairs: Tensor, theta_x: Tensor, theta_y: Tensor, s
     def steps(theta: Tensor) -> Tensor:
         turn = torch.exp(1j * theta) - 1
         turn = scale * torch.where(turn.abs() < 1e-9, 0, turn)
-        step = torch.zeros(len(V), dtype=torch.complex128)
+        step = torch.zeros(V.shape[1], dtype=torch.complex128)
         step[pairs], step[pairs + 1] = turn, turn.conj()
         return step
 
@@ -159,16 +184,13 @@ def rotating(vectors: Tensor, pairs: Tensor, theta_x: Tensor, theta_y: Tensor, s
     return _describe(method, Diagonalised(alpha, beta, V, V.mH, 1.0, kinds(alpha, beta), ""))
 
 
-def _solve_pencil(A: Tensor, B: Tensor, noise: float, centred: bool = False) -> Diagonalised | None:
+def _solve_pencil(A: Tensor, B: Tensor, noise: float) -> Diagonalised | None:
     """Diagonalise a matrix pencil with singular B; None if the pencil itself is singular."""
     norm_A, norm_B = (float(torch.linalg.matrix_norm(M, 2)) or 1.0 for M in (A, B))
     A, B = A / norm_A, B / norm_B
     reached, static = _split(torch.cat([A, B], dim=1), noise)  # in z: column space of A and B
     read, _ = _split(torch.cat([A, B]).T, noise)  # in ẑ: row space of A and B
     small_A, small_B = reached.T @ A @ read, reached.T @ B @ read
-    if centred and len(small_A) == small_A.shape[1] + 1:
-        # The row space has one dimension less; complete it by the all-ones vector, to which ẑ is orthogonal.
-        small_A, small_B = F.pad(small_A, (0, 1)), torch.cat([small_B, _orthogonal(small_B)], dim=1)
     if len(small_A) != small_A.shape[1]:
         return None
     c, s, cond = _mixture(small_A, small_B)
@@ -194,12 +216,6 @@ def _split(matrix: Tensor, noise: float) -> tuple[Tensor, Tensor]:
     U, S, _ = torch.linalg.svd(matrix, full_matrices=False)
     rank = int((noise * S[0] < S).sum())
     return U[:, :rank], U[:, rank:]
-
-
-def _orthogonal(matrix: Tensor) -> Tensor:
-    """Unit column orthogonal to the column space of a (k, k−1) matrix."""
-    U: Tensor = torch.linalg.svd(matrix)[0]
-    return U[:, -1:]
 
 
 def _mixture(A: Tensor, B: Tensor) -> tuple[float, float, float]:
@@ -232,7 +248,7 @@ def _eigenvectors(M: Tensor) -> _Eigen:
     """
     values, V = torch.linalg.eig(M)
     good = torch.ones(len(M), dtype=torch.bool)
-    cond = condition(V) if len(M) else 1.0
+    cond = condition(V)
     if cond < CONDITION_V:
         return _Eigen(values, V, torch.linalg.inv(V), cond, good)
     from scipy.linalg import eig

@@ -1,9 +1,12 @@
-"""Residuals of the one-way wave equations, measured on images. The paper assumes that the equations hold.
+"""How well the one-way wave equations hold on images. The paper assumes that they hold.
 
 With horizontal-first propagation Δx z = A ẑ is exact only on the row of the start, with vertical-first propagation
 Δy z = B ẑ only on its column, and the map is the mean of both. The residual, the inconsistency of the two orders and σ
 are therefore properties of a model. Paths with the same start are summed and measured together; scattered paths are
 measured separately.
+
+The relative residual of two unrelated differences of equal size is 1/√2; `finola.wave.explained` has a scale with a
+zero. Exact plane waves satisfy their equations for any q, also for that of white noise.
 """
 
 from __future__ import annotations
@@ -11,11 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.checks import check_images
@@ -23,7 +25,8 @@ from finola.errors import InputError
 from finola.propagation import EPS, Coefficients, Position, Step, propagate, start_positions
 from finola.tiling import cut, join
 from finola.transitions import LinearAfterNorm, prepared
-from finola.wave.diagonalisation import KINDS, QUADRANTS, condition
+from finola.wave.diagonalisation import KINDS, QUADRANTS, condition, reflect, restrict
+from finola.wave.explained import QUADRANT, Explained, Moments, explained, model_Q
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -39,7 +42,7 @@ class Measurement:
 
     images: int
     residual: dict[str, float]  # ‖β Δxζ − α Δyζ‖ / (‖β Δxζ‖ + ‖α Δyζ‖) per order; each (α, β) has unit norm
-    residual_Q: dict[str, float] | None  # ‖Δx z − Q Δy z‖ / (‖Δx z‖ + ‖Q Δy z‖); None if no quadrant has a Q
+    explained: Explained
     path_inconsistency: float  # ‖z_h − z_v‖ / ‖z‖
     sigma_min: float  # minimum of √(σ² + ε) over positions, orders, paths and images
     sigma_max: float
@@ -59,8 +62,8 @@ class Measurement:
         """All metrics except the maps, ready for JSON; values that are not finite become None."""
 
         def plain(value: object) -> object:
-            if isinstance(value, dict):
-                return {key: plain(part) for key, part in value.items()}
+            if isinstance(value, dict | Explained):
+                return {key: plain(part) for key, part in (value if isinstance(value, dict) else vars(value)).items()}
             return None if isinstance(value, float) and not math.isfinite(value) else value
 
         return {name: plain(value) for name, value in self.__dict__.items() if name != "maps"}
@@ -82,27 +85,59 @@ def measure_waves(found: Waves, images: Tensor | Iterable[Tensor]) -> Measuremen
             "Measuring on images needs a model, but the waves were computed from matrices. Use measure_paths."
         )
     config = found.model.config
-    sums = _Sums(found)
-    maps: dict[str, list[Tensor]] = {order: [] for order in ORDERS}
+    q, grids = [], []
     with _evaluating(found.model):
         for batch in [images] if isinstance(images, Tensor) else (image[None] for image in images):
             tiles, grid = _tiles(found.model, batch)
-            parts = [
-                sums.add(found.model.encode(part), config.map_size, config.start)
-                for part in tiles.split(_batch(found.model))
-            ]
-            for order in ORDERS:
-                joined = join(torch.cat([part[order] for part in parts])[:, None], grid)
-                maps[order] += list(joined[:, 0])
-    return sums.measurement(maps)
+            q.append(torch.cat([found.model.encode(part) for part in tiles.split(_batch(found.model))]))
+            grids += [grid] * len(batch)
+    if not grids:
+        raise InputError("Measuring needs at least one image, got 0.")
+    counts = [math.prod(grid) for grid in grids]
+    photo = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    maps, measured = _measure(found, torch.cat(q), photo, config.map_size, config.start)
+    joined = {
+        order: [join(part[:, None], grid)[0, 0] for part, grid in zip(maps[order].split(counts), grids, strict=True)]
+        for order in ORDERS
+    }
+    return replace(measured, images=len(grids), maps=joined)
 
 
 @torch.no_grad()
 def measure_paths(found: Waves, q: Tensor, size: Position, start: str | Position = "center") -> Measurement:
     """Measure the maps propagated from initial conditions q (N, M, C), in the dtype of q."""
+    return _measure(found, q, torch.arange(len(q)), size, start)[1]
+
+
+def _measure(
+    found: Waves, q: Tensor, photo: Tensor, size: Position, start: str | Position
+) -> tuple[dict[str, Tensor], Measurement]:
+    """Measure q (N, M, C) of tiles; `photo` (N,) is the photo of each. Also return the residual maps (N, H−1, W−1)."""
     sums = _Sums(found)
-    maps = sums.add(q, size, start)
-    return sums.measurement({order: list(part) for order, part in maps.items()})
+    maps = {
+        order: torch.zeros(len(q), *(max(1, length - 1) for length in size), dtype=torch.float64) for order in ORDERS
+    }
+    halves = photo % 2 if int(photo.max()) else torch.arange(len(q)) % 2
+    shuffled = torch.randperm(len(q), generator=torch.Generator().manual_seed(0))
+    batch = max(2, ELEMENTS // (q.shape[1] * q.shape[2] * math.prod(size)))
+    for half in (0, 1):
+        rows = shuffled[halves[shuffled] == half]
+        for part in rows.tensor_split(max(1, len(rows) // batch)) if len(rows) else ():
+            for order, values in sums.add(q[part.to(q.device)], size, start, half).items():
+                maps[order][part] = values
+    return maps, sums.measurement({order: list(part) for order, part in maps.items()})
+
+
+def order_difference(horizontal: Tensor, vertical: Tensor) -> Tensor:
+    """Squared path inconsistency ‖z_h − z_v‖²/‖z‖² of maps of any shape, a differentiable penalty.
+
+    The squares are summed over all images. The equation Δx z = Q Δy z holds for z if both orders agree.
+
+    >>> float(order_difference(torch.ones(2, 3, 4, 4), torch.ones(2, 3, 4, 4)))
+    0.0
+    """
+    norm = ((horizontal + vertical) / 2).square().sum()
+    return (horizontal - vertical).square().sum() / norm.clamp_min(torch.finfo(norm.dtype).tiny)
 
 
 @torch.no_grad()
@@ -129,7 +164,7 @@ def health(model: Autoencoder, images: Tensor) -> dict[str, float]:
             apart, whole = apart + _square(z_h - z_v), whole + _square((z_h + z_v) / 2)
     metrics = {"path_inconsistency": _ratio(apart, whole), "sigma_min": low, "sigma_max": high}
     if isinstance(transition, LinearAfterNorm):
-        metrics["cond_B"] = _cond(transition.coefficients().B.detach().cpu().double())
+        metrics["cond_B"] = condition(restrict(transition.coefficients().B.detach().cpu().double()))
     return metrics
 
 
@@ -139,14 +174,14 @@ class _Sums:
     def __init__(self, found: Waves) -> None:
         self.waves = found
         self.terms = {order: torch.zeros(3, dtype=torch.float64) for order in ORDERS}  # β Δx − α Δy, β Δx, α Δy
-        self.terms_Q = {order: torch.zeros(3, dtype=torch.float64) for order in ORDERS}
+        self.halves = [Moments(len(found.coefficients.A) - 1) for _ in range(2)]
         self.seen: dict[str, Quadrant] = {}
         self.apart = self.whole = 0.0
         self.images = 0
         self.sigma = [math.inf, 0.0, 0.0]
 
-    def add(self, q: Tensor, size: Position, start: str | Position) -> dict[str, Tensor]:
-        """Propagate and measure q (N, M, C); return the residual maps (N, H−1, W−1) of each order."""
+    def add(self, q: Tensor, size: Position, start: str | Position, half: int) -> dict[str, Tensor]:
+        """Propagate and measure q (N, M, C) of one half of the photos; return the residual maps of each order."""
         step = cast(Step, Coefficients(*(matrix.to(q) for matrix in self.waves.coefficients)))
         side = [max(1, length - 1) for length in size]
         squares = {order: torch.zeros(3, len(q), *side, dtype=torch.float64) for order in ORDERS}
@@ -156,7 +191,7 @@ class _Sums:
             z = phi.sum(2).cpu().double()  # (2, N, H, W, C)
             totals.append(z)
             for name in QUADRANTS:
-                self._add_quadrant(name, z, cell, squares)
+                self._add_quadrant(name, z, cell, squares, self.halves[half])
         z_h, z_v = torch.stack(totals).sum(0)
         self.apart, self.whole = self.apart + _square(z_h - z_v), self.whole + _square((z_h + z_v) / 2)
         self.images += len(q)
@@ -169,7 +204,7 @@ class _Sums:
         low, high, widest = self.sigma
         self.sigma = [min(low, float(flat.min())), max(high, float(flat.max())), max(widest, spread)]
 
-    def _add_quadrant(self, name: str, z: Tensor, cell: Position, squares: dict[str, Tensor]) -> None:
+    def _add_quadrant(self, name: str, z: Tensor, cell: Position, squares: dict[str, Tensor], moments: Moments) -> None:
         (y, x), (horizontal, vertical) = cell, QUADRANTS[name]
         rows = slice(None, y + 1) if vertical == "up" else slice(y, None)
         columns = slice(None, x + 1) if horizontal == "left" else slice(x, None)
@@ -186,29 +221,23 @@ class _Sums:
             self.terms[order] += terms.sum((1, 2, 3))
             inner = slice(None, y) if vertical == "up" else rows, slice(None, x) if horizontal == "left" else columns
             squares[order][:, :, *inner] += terms.flip(axes)
-        if quadrant.Q is not None:
-            for order, value in zip(ORDERS, (*part, part.mean(0)), strict=True):
-                dx, dy = _differences(value)
-                self.terms_Q[order] += _squares(dx, F.linear(dy, quadrant.Q)).sum((1, 2, 3))
+        if name == QUADRANT:
+            moments.add(*_differences(reflect(part.mean(0))[..., :-1]), cell)
 
     def measurement(self, maps: dict[str, list[Tensor]]) -> Measurement:
-        if not self.images:
-            raise InputError("Measuring needs at least one image, got 0.")
         quadrants = list(self.seen.values()) or [self.waves["right-down"]]  # a single row or column has no quadrant
         kinds = [kind for quadrant in quadrants for kind in quadrant.kinds]
         nothing = math.nan if "undefined" in kinds else 0.0  # result where both sides are zero
         low, high, spread = self.sigma
-        residual = {order: float(_relative(self.terms[order]).nan_to_num(nothing)) for order in ORDERS}
-        residual_Q = {order: float(_relative(self.terms_Q[order]).nan_to_num(0)) for order in ORDERS}
         return Measurement(
-            images=len(maps["mean"]),
-            residual=residual,
-            residual_Q=residual_Q if any(quadrant.Q is not None for quadrant in self.seen.values()) else None,
+            images=self.images,
+            residual={order: float(_relative(self.terms[order]).nan_to_num(nothing)) for order in ORDERS},
+            explained=explained(self.halves, model_Q(self.waves)),
             path_inconsistency=_ratio(self.apart, self.whole),
             sigma_min=low,
             sigma_max=high,
             sigma_spread=spread,
-            shares={kind: kinds.count(kind) / len(kinds) for kind in KINDS},
+            shares={kind: kinds.count(kind) / max(1, len(kinds)) for kind in KINDS},
             maps=maps,
         )
 
@@ -261,21 +290,6 @@ def _square(z: Tensor) -> float:
 
 def _ratio(above: float, below: float) -> float:
     return math.sqrt(above / below) if below > 0 else 0.0
-
-
-def _cond(B: Tensor) -> float:
-    """Condition number of B; above 1024 channels estimated by power iterations on BᵀB and its inverse."""
-    if len(B) <= 1024:
-        return condition(B)
-    factors, pivots, failed = torch.linalg.lu_factor_ex(B)
-    if failed:
-        return math.inf
-    largest = smallest = torch.ones(len(B), 1, dtype=B.dtype, device=B.device).normal_()
-    for _ in range(20):
-        largest = B.T @ (B @ (largest / largest.norm()))
-        smallest = torch.linalg.lu_solve(factors, pivots, smallest / smallest.norm(), adjoint=True)
-        smallest = torch.linalg.lu_solve(factors, pivots, smallest)
-    return math.sqrt(float(largest.norm() * smallest.norm()))
 
 
 def _batch(model: Autoencoder) -> int:

@@ -43,10 +43,15 @@ def _add_waves(parser: argparse.ArgumentParser) -> None:
     add_leading_model(parser, f"{MODEL}, or a waves… name")
     text = f"{PHOTOS} (default: %(default)s)"
     parser.add_argument("--images", default="skimage:astronaut", metavar="PHOTOS", help=text)
+    parser.add_argument("--split", help="train, val or test, of data with splits (default: every photo)")
     add_limit(parser, default=16)
     add_whole_crop(parser)
     parser.add_argument(
         "--plot", metavar="FILE", help="plot of speeds, waves and residuals to write (.png, .pdf, .svg or .jpg)"
+    )
+    parser.add_argument("--random", action="store_true", help="measure random A, B, A₋ and B₋ in the model, too")
+    parser.add_argument(
+        "--printed", action="store_true", help="the C speeds of AB⁻¹ as printed in Eq. 2, which are not unique"
     )
     parser.add_argument("--quadrant", choices=NAMES, help="quadrant whose speeds are listed and plotted")
     add_force(parser)
@@ -56,43 +61,61 @@ def _add_waves(parser: argparse.ArgumentParser) -> None:
 def waves(args: argparse.Namespace) -> int:
     """Print the wave speeds of a model, and the residuals of its wave equations on photos."""
     take_leading_model(args)
-    every = find_photos([args.images])
-    photos = find_photos([args.images], args.limit)
+    every = find_photos([args.images], split=args.split)
+    photos = find_photos([args.images], args.limit, args.split)
     if args.plot:
         plot_path(args.plot)
         output_path(args.plot, input_files([photo.name for photo in every], models=[args.model]), args.force)
 
     check_name(args.model)
+    import torch
+
     from finola.plotting.waves import plot_waves
     from finola.wave.analysis import waves
 
-    found = waves(load_model(args))
+    found = waves(load_model(args), printed=args.printed)
     loop = Loop(args, "measuring")
-    first: list[Tensor] = []
-    names: list[str] = []
+    read: list[tuple[Photo, int | None]] = []
+    shapes: list[torch.Size] = []
 
-    def read() -> Iterator[Tensor]:
+    def images() -> Iterator[Tensor]:
         for photo, image in loop.each(_read, [(photo, args.crop) for photo in photos]):
-            if not first:
-                first.append(image)
-            names.append(photo.name)
+            read.append((photo, args.crop))
+            shapes.append(image.shape)
             yield image
 
-    measurement = found.residual(read())
-    quadrants = [found[name] for name in NAMES]
+    measured = {"photos": found.residual(images())}
+    generator = torch.Generator().manual_seed(0)
+    noise = (torch.rand(shape, generator=generator) for shape in shapes)
+    measured["white noise"] = found.residual(progress(noise, len(shapes), "white noise"))
+    quadrants = {name: found[name] for name in NAMES}
+    if args.random:
+        control = found.random()
+        again = (_read(*task)[1] for task in read)
+        measured["random A, B"] = control.residual(progress(again, len(read), "random A, B"))
+        quadrants["random A, B"] = control["right-down"]
+    names = [photo.name for photo, _ in read]
     shown = found[args.quadrant or "right-down"]
     if args.plot:
-        plot_waves(found, measurement, first[0][None], args.plot, shown.name)
+        plot_waves(found, measured["photos"], _read(*read[0])[1][None], args.plot, shown.name)
     if args.json:
-        result = {"model": args.model, "photos": [{"photo": name} for name in names], "of": len(every)}
-        result |= measurement.to_dict() | {"quadrants": {one.name: _plain(one) for one in quadrants}}
+        result = {"model": args.model, "photos": [{"photo": name} for name in names], "of": len(every), "printed": args.printed}
+        result |= measured["photos"].to_dict()
+        result["controls"] = {name: one.to_dict() for name, one in measured.items() if name != "photos"}
+        result["quadrants"] = {name: _plain(one) for name, one in quadrants.items()}
         if args.quadrant:
             result["quadrant"] = shown.name
             result["speeds"] = [_speed(one) for one in shown.speeds.tolist()]
             result["kinds"] = shown.kinds
         print_json(result)
         return loop.code
-    _print(args, measurement, quadrants, f"{len(names)} of {len(every)} photos" if len(every) > 1 else names[0])
+    _print_quadrants(args.model, quadrants)
+    _print_measured(measured, f"{len(names)} of {len(every)} photos" if len(every) > 1 else names[0])
+    if found.basis is not None:
+        print(
+            "  The waves are fixed by construction: their equations hold for every q up to rounding errors of float32,"
+        )
+        print("  for that of white noise as for that of a photo, so the residual says nothing about photos.")
     if args.quadrant:
         _print_speeds(found, shown)
     if args.plot:
@@ -105,13 +128,14 @@ def _read(photo: Photo, crop: int | None) -> tuple[Photo, Tensor]:
 
 
 def _plain(quadrant: Quadrant) -> dict[str, Any]:
-    shares = quadrant.shares()
     conditions = {"cond_B": _finite(quadrant.cond_B), "cond_V": _finite(quadrant.cond_V)}
-    return {"description": quadrant.description, "has_Q": quadrant.Q is not None, **conditions, "shares": shares}
+    values = {"commutator": quadrant.commutator, "identity": quadrant.identity}
+    sizes = {"sizes": [_finite(size) for size in quadrant.sizes()], "shares": quadrant.shares()}
+    return {"description": quadrant.description, "has_Q": quadrant.Q is not None, **conditions, **values, **sizes}
 
 
 def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else "infinite"
+    return value if math.isfinite(value) else "infinite" if math.isinf(value) else "none"
 
 
 def _speed(value: complex) -> list[float] | str:
@@ -125,27 +149,56 @@ def _speed(value: complex) -> list[float] | str:
     return "infinite" if math.isinf(value.real) else "none"
 
 
-def _print(args: argparse.Namespace, measurement: Measurement, quadrants: list[Quadrant], photos: str) -> None:
-    kinds = [kind for kind in quadrants[0].shares() if any(kind in one.kinds for one in quadrants)]
+def _print_quadrants(model: str, quadrants: dict[str, Quadrant]) -> None:
+    kinds = [kind for kind in quadrants["right-down"].shares() if any(kind in one.kinds for one in quadrants.values())]
     rows = [
-        [one.name, *(one.kinds.count(kind) for kind in kinds), f"{one.cond_B:.3g}", f"{one.cond_V:.3g}"]
-        for one in quadrants
+        [name, *(one.kinds.count(kind) for kind in kinds), f"{one.cond_B:.3g}", f"{one.cond_V:.3g}"]
+        for name, one in quadrants.items()
     ]
-    print_table(f"{args.model}: speeds by kind", ["quadrant", *kinds, "cond(B)", "cond(V)"], rows)
-    for description in dict.fromkeys(one.description for one in quadrants):
-        names = [one.name for one in quadrants if one.description == description]
+    print_table(f"{model}: speeds by kind", ["quadrant", *kinds, "cond(B)", "cond(V)"], rows)
+    described = {name: one.description for name, one in quadrants.items()}
+    for description in dict.fromkeys(described.values()):
+        names = [name for name, one in described.items() if one == description]
         print(f"  {', '.join(names) if len(names) < len(quadrants) else 'all'}: {description}")
     print()
-    residual_Q = measurement.residual_Q
-    orders = ("horizontal", "vertical", "mean")
-    body = [["residual of β Δxζ = α Δyζ", *(f"{measurement.residual[order]:.3g}" for order in orders)]]
-    body.append(
-        ["residual of Δx z = Q Δy z", *(f"{residual_Q[order]:.3g}" if residual_Q else "no Q" for order in orders)]
+    rows = [
+        [
+            name,
+            *(f"{value:.3g}" for value in (*one.sizes(), one.commutator)),
+            *(f"{round(mu, 2) + 0.0:.2f}·I, {share:.0%}" for mu, share in one.identity),
+        ]
+        for name, one in quadrants.items()
+    ]
+    columns = ["quadrant", "|λ|: 10 %", "50 %", "90 %", "commutator", "I in A", "I in B"]
+    print_table(
+        "sizes of speeds, commutator of A and B, multiple of I in each and its share of the norm", columns, rows
     )
-    print_table(f"measured on {photos} (0: the equation holds exactly)", ["", *orders], body)
-    print(f"  path inconsistency ‖z_h − z_v‖/‖z‖: {measurement.path_inconsistency:.3g}")
-    spread = f"varying by {measurement.sigma_spread:.3g} within a map"
-    print(f"  σ from {measurement.sigma_min:.6g} to {measurement.sigma_max:.6g}, {spread}")
+    print()
+
+
+def _print_measured(measured: dict[str, Measurement], photos: str) -> None:
+    every = list(measured.values())
+    rows = {
+        f"residual of β Δxζ = α Δyζ, {words}": [one.residual[order] for one in every]
+        for order, words in (
+            ("horizontal", "horizontal first"),
+            ("vertical", "vertical first"),
+            ("mean", "mean of both"),
+        )
+    }
+    rows["variance of Δx z explained by Δy z, best Q"] = [one.explained.fitted for one in every]
+    rows["the same, Δy z of other photos"] = [one.explained.shuffled for one in every]
+    rows["the same, Q of the model"] = [one.explained.model for one in every]
+    rows["path inconsistency ‖z_h − z_v‖/‖z‖"] = [one.path_inconsistency for one in every]
+    body = [
+        [words, *("too few photos" if math.isnan(value) else f"{value:.3g}" for value in values)]
+        for words, values in rows.items()
+    ]
+    print_table(f"measured on {photos}", ["", *measured], body)
+    print("  residual: 0 where the equation holds exactly, 0.71 for unrelated differences of equal size")
+    first = measured["photos"]
+    spread = f"varying by {first.sigma_spread:.3g} within a map"
+    print(f"  σ from {first.sigma_min:.6g} to {first.sigma_max:.6g}, {spread}")
 
 
 def _print_speeds(found: Waves, quadrant: Quadrant) -> None:
