@@ -15,6 +15,8 @@ NAMES = [name for names in PAPER.values() for name in names] + [
     "mf-w1440/512x1@16+tran6",
     "waves+mf-w720/256x1@16:64",
     "conv-light/64x4@16:64+scatter+slim16",
+    "residual-w64/96x1@8:32+patch",
+    "residual-w64+linear/256x1@8:64+residual128",
     "mf-w720/32x4@16:64+convae+slim16",
     "mf-w720/32x4@16:64+convae+patch+slim8",
     "mf-w720/512x1@16+unit",

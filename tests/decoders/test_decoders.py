@@ -7,6 +7,7 @@ from finola.config import ModelConfig
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import ConvGrower
 from finola.decoders.patch import PatchDecoder, TransformerDecoder, patches_to_image
+from finola.decoders.residual import ResidualDecoder
 from finola.decoders.upsampling import UpsamplingDecoder
 
 
@@ -57,6 +58,17 @@ def test_transformer_decoder_has_no_position_embedding():
     out = decoder(z).reshape(1, 3, 2, 2, 3, 2)
     turned = decoder(z.flip(3)).reshape(1, 3, 2, 2, 3, 2)
     assert torch.allclose(turned, out.flip(4), atol=1e-5)
+
+
+def test_residual_decoder_starts_as_its_linear_read_out():
+    decoder = ResidualDecoder(6, (4, 2), width=8)
+    z = torch.randn(2, 6, 3, 5)
+    before = decoder(z)
+    torch.nn.init.normal_(decoder.blocks[1].last.weight)
+    assert torch.equal(decoder(z), before)
+    torch.testing.assert_close(before, 0.45 + 0.25 * decoder.read_out(z))
+    torch.nn.init.normal_(decoder.correction.linear.weight)
+    assert not torch.allclose(decoder(z), before)
 
 
 def test_conv_ae_upsamples_a_grid():
