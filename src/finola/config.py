@@ -56,10 +56,14 @@ TRANSITIONS = {
     "mlp": "norm-mlp",
     "batchnorm": "batch-norm",
     "convae": "conv-ae",
+    "free": "free",
 }
+RECURRENT = ("norm-linear", "linear", "repetition", "norm-mlp", "batch-norm")
+"""Transitions that are recurrences. The others are controls that compute the whole map from q: Conv-AE, a free linear
+map, and the residual Conv-AE `resaeWIDTH`."""
 SPEEDS = {"real": "real", "unit": "unit"}
 OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined")
-OPTIONS += ("residual<width>", "tran<blocks>", "slim<factor>", "elastic<bases>")
+OPTIONS += ("resae<width>", "residual<width>", "tran<blocks>", "slim<factor>", "elastic<bases>")
 
 _NAME = re.compile(r"(?P<encoder>[^/@:]+)/(?P<c>\d+)x(?P<m>\d+)@(?P<rest>.+)")
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
@@ -121,8 +125,8 @@ class ModelConfig:
             raise InputError(f"Model name {self}: {self.speeds} speeds need norm+linear, got {self.transition}.")
         if self.transition == "conv-ae" and self.paths != 4:
             raise InputError(f"Model name {self}: Conv-AE pools to a 2x2 grid and needs 4 paths, got {self.paths}.")
-        if self.transition == "conv-ae" and self.decoder == "refined":
-            raise InputError(f"Model name {self}: Conv-AE has no wave decoder to refine. Remove +refined.")
+        if self.transition not in RECURRENT and self.decoder == "refined":
+            raise InputError(f"Model name {self}: {self.transition} has no wave decoder to refine. Remove +refined.")
         if self.is_waves and (self.transition, self.speeds) not in (
             ("norm-linear", "complex"),
             ("norm-linear", "fixed"),
@@ -169,6 +173,8 @@ class ModelConfig:
             options += [word for word, meaning in words.items() if meaning == value]
         if self.position and self.speeds != "unit":
             options.append("pos")
+        if self.transition.startswith("resae"):
+            options.append(self.transition)
         if self.decoder != "upsample":
             options.append(self.decoder)
         if self.slim > 1:
@@ -240,6 +246,8 @@ def _read_option(option: str, name: str) -> dict[str, object]:
         return {"transition": TRANSITIONS[option]}
     if option in SPEEDS:
         return {"speeds": SPEEDS[option]}
+    if re.fullmatch(r"resae[1-9]\d{0,3}", option):
+        return {"transition": option}
     if option == "pos":
         return {"position": True}
     if option in ("patch", "refined") or re.fullmatch(r"tran[1-9]\d*|residual[1-9]\d{0,3}", option):
