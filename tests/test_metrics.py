@@ -52,6 +52,15 @@ def test_an_expanded_original_equals_repeated_originals():
         assert one == pytest.approx(other, abs=1e-5)
 
 
+def test_autocast_does_not_change_ssim():
+    originals = torch.rand(2, 3, 192, 192)
+    images = (originals + 0.05 * torch.randn_like(originals)).clamp(0, 1).bfloat16()
+    expected = ssim(images.float(), originals), ms_ssim(images.float(), originals)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ssim(images, originals), ms_ssim(images, originals)
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_constant_image_has_similarity_one():
     flat = torch.full((1, 3, 200, 200), 0.5)
     assert ssim(flat, flat).item() == pytest.approx(1, abs=1e-4)

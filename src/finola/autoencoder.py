@@ -12,7 +12,7 @@ from finola import elastic
 from finola.checks import check_images, check_values
 from finola.config import INITIALISATIONS, ModelConfig, show_size
 from finola.decoders import build_decoder
-from finola.decoders.conv_ae import ConvGrower
+from finola.decoders.conv_ae import build_grower
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
 from finola.layers import build_pool, fold_norms
@@ -50,8 +50,9 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         self.label = str(config)  # name in titles; `finola.load` sets the name that was given
         starts = start_positions(config.start, config.map_size, config.paths)  # raises if outside the map
         self.checkpointing = False
-        if config.transition == "conv-ae":
-            self.grower = ConvGrower(config.channels, config.map_size, config.slim)
+        grower = build_grower(config)
+        if grower is not None:
+            self.grower = grower
         else:
             transition = build_transition(config.transition, config.speeds, config.channels)
             self._freeze_unused(transition, starts)
@@ -112,7 +113,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
                 f"q has {q.shape[1]} x {q.shape[2]} (paths x channels), but {config} needs "
                 f"{expected[0]} x {expected[1]}."
             )
-        if "transition" not in self._modules:  # Conv-AE
+        if "transition" not in self._modules:  # Conv-AE and other controls
             grown: Tensor = self.grower(q)
             return grown
         step = prepared(self.transition)

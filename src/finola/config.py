@@ -38,6 +38,10 @@ EXACT = "waves+nets"
 LIGHT = "conv-light"
 """Convolutional encoder for small models, which computes q without pooling."""
 
+RESIDUAL = re.compile(r"residual-w([1-9]\d{0,3})(\+linear)?")
+"""Residual encoders for small models, which compute q without pooling: `residual-wWIDTH`, with `+linear` a linear layer
+from pixels to q beside it."""
+
 MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")
 STARTS = {
     "scatter": "scatter",
@@ -52,10 +56,14 @@ TRANSITIONS = {
     "mlp": "norm-mlp",
     "batchnorm": "batch-norm",
     "convae": "conv-ae",
+    "free": "free",
 }
+RECURRENT = ("norm-linear", "linear", "repetition", "norm-mlp", "batch-norm")
+"""Transitions that are recurrences. The others are controls that compute the whole map from q: Conv-AE, a free linear
+map, and the residual Conv-AE `resaeWIDTH`."""
 SPEEDS = {"real": "real", "unit": "unit", "commuting": "commuting"}
-OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined", "tran<blocks>", "slim<factor>")
-OPTIONS += ("elastic<bases>",)
+OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined")
+OPTIONS += ("resae<width>", "residual<width>", "tran<blocks>", "slim<factor>", "elastic<bases>")
 
 _NAME = re.compile(r"(?P<encoder>[^/@:]+)/(?P<c>\d+)x(?P<m>\d+)@(?P<rest>.+)")
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
@@ -82,7 +90,7 @@ class ModelConfig:
     'waves/256x1@16:64'
     """
 
-    encoder: str  # mf-w720 … mf-w5760, conv-light, waves, waves+REFINEMENT, or a timm backbone
+    encoder: str  # mf-w720 … mf-w5760, conv-light, residual-wWIDTH[+linear], waves[+REFINEMENT], or a timm backbone
     channels: int  # C
     paths: int  # M
     map_size: Size  # of z
@@ -92,9 +100,9 @@ class ModelConfig:
     # complex (free A, B), real (P·diag), unit (one P), commuting (shared eigenvectors), fixed (exact waves)
     speeds: str = "complex"
     position: bool = False  # add a position embedding before the decoder; always added with unit speeds
-    decoder: str = (
-        "upsample"  # upsample, patch (linear), refined (linear + convolutions), tranK (K transformer blocks + linear)
-    )
+    # upsample, patch (linear), refined (linear + convolutions), residualWIDTH (linear + residual blocks), tranK (K
+    # transformer blocks + linear)
+    decoder: str = "upsample"
     slim: int = 1  # divides the widths of the upsampling decoder and of Conv-AE
     elastic: int = 0  # number of bases of the codebook for q of any length; 0: q has a fixed length
 
@@ -118,8 +126,8 @@ class ModelConfig:
             raise InputError(f"Model name {self}: {self.speeds} speeds need norm+linear, got {self.transition}.")
         if self.transition == "conv-ae" and self.paths != 4:
             raise InputError(f"Model name {self}: Conv-AE pools to a 2x2 grid and needs 4 paths, got {self.paths}.")
-        if self.transition == "conv-ae" and self.decoder == "refined":
-            raise InputError(f"Model name {self}: Conv-AE has no wave decoder to refine. Remove +refined.")
+        if self.transition not in RECURRENT and self.decoder == "refined":
+            raise InputError(f"Model name {self}: {self.transition} has no wave decoder to refine. Remove +refined.")
         if self.is_waves and (self.transition, self.speeds) not in (
             ("norm-linear", "complex"),
             ("norm-linear", "fixed"),
@@ -153,7 +161,7 @@ class ModelConfig:
     @property
     def returns_q(self) -> bool:
         """Whether the encoder computes q itself, without a feature map and pooling."""
-        return self.is_waves or self.encoder == LIGHT
+        return self.is_waves or self.encoder == LIGHT or RESIDUAL.fullmatch(self.encoder) is not None
 
     def __str__(self) -> str:
         name = f"{self.encoder}/{self.channels}x{self.paths}@{_size_in_name(self.map_size)}"
@@ -166,6 +174,8 @@ class ModelConfig:
             options += [word for word, meaning in words.items() if meaning == value]
         if self.position and self.speeds != "unit":
             options.append("pos")
+        if self.transition.startswith("resae"):
+            options.append(self.transition)
         if self.decoder != "upsample":
             options.append(self.decoder)
         if self.slim > 1:
@@ -237,9 +247,11 @@ def _read_option(option: str, name: str) -> dict[str, object]:
         return {"transition": TRANSITIONS[option]}
     if option in SPEEDS:
         return {"speeds": SPEEDS[option]}
+    if re.fullmatch(r"resae[1-9]\d{0,3}", option):
+        return {"transition": option}
     if option == "pos":
         return {"position": True}
-    if option in ("patch", "refined") or re.fullmatch(r"tran[1-9]\d*", option):
+    if option in ("patch", "refined") or re.fullmatch(r"tran[1-9]\d*|residual[1-9]\d{0,3}", option):
         return {"decoder": option}
     if match := re.fullmatch(r"slim([2-9]|[1-9]\d)", option):
         return {"slim": int(match[1])}

@@ -1,4 +1,4 @@
-"""Attention pooling of a feature map to q (appendix A.2), and batch norms folded into convolutions for inference."""
+"""Attention pooling of a feature map to q (appendix A.2), residual blocks, batch norms folded for inference."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import copy
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 Module = TypeVar("Module", bound=nn.Module)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+MEAN, STD = 0.45, 0.25  # of the pixels of photos, about; inputs and outputs of residual networks are scaled by them
 
 
 class AttentionPool(nn.Module):
@@ -39,6 +41,30 @@ def build_pool(encoder: nn.Module, channels: int, paths: int) -> nn.Module:
     if getattr(encoder, "returns_q", False):
         return nn.Identity()
     return AttentionPool(int(encoder.channels), channels, paths)  # type: ignore[arg-type]
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(gelu(conv(norm(x)))) with 3×3 convolutions, the identity before training.
+
+    The layer norm is over the channels of each position, so that the output does not depend on the size of the map.
+
+    >>> x = torch.randn(1, 8, 5, 6)
+    >>> torch.equal(ResidualBlock(8)(x), x)
+    True
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.last = nn.Conv2d(width, width, 3, padding=1)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        change: Tensor = self.last(F.gelu(self.first(normed)))
+        return x + change
 
 
 def fold_norms(module: Module) -> Module:

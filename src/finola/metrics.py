@@ -74,8 +74,8 @@ class Similarity(NamedTuple):
 
 
 def _similarity(images: Tensor, originals: Tensor) -> Similarity:
-    x, y = (originals[:1] if originals.stride(0) == 0 else originals), images  # an expanded original is filtered once
-    x, y = (F.pad(t, [MARGIN] * 4, mode="reflect") for t in (x, y))
+    x = originals[:1] if originals.stride(0) == 0 else originals  # an expanded original is filtered once
+    x, y = (F.pad(t, [MARGIN] * 4, mode="reflect") for t in (x, images.to(x.dtype)))
     mean_x, mean_y = _blur(x), _blur(y)
     variance_x, variance_y = (_blur(t * t).addcmul_(m, m, value=-1) for t, m in ((x, mean_x), (y, mean_y)))
     covariance = _blur(x * y).addcmul_(mean_x, mean_y, value=-1)
@@ -92,7 +92,10 @@ def _over_scales(finest: Similarity, images: Tensor, originals: Tensor) -> Tenso
     found = [finest]
     for _ in SCALES[1:]:
         halved = F.avg_pool2d(originals[:1] if shared else originals, 2)
-        images, originals = F.avg_pool2d(images, 2), halved.expand(len(images), -1, -1, -1) if shared else halved
+        images, originals = (
+            F.avg_pool2d(images.to(halved.dtype), 2),
+            halved.expand(len(images), -1, -1, -1) if shared else halved,
+        )
         found.append(_similarity(images, originals))
     terms = torch.stack([scale.contrast for scale in found[:-1]] + [found[-1].whole])
     exponents = torch.tensor(SCALES, dtype=terms.dtype, device=terms.device)[:, None]
@@ -102,8 +105,10 @@ def _over_scales(finest: Similarity, images: Tensor, originals: Tensor) -> Tenso
 def _blur(x: Tensor) -> Tensor:
     """Filter with the Gaussian window, without padding: (..., H, W) → (..., H − 10, W − 10)."""
     height, width = (side - SSIM_SIDE + 1 for side in x.shape[-2:])
-    rows = torch.cat([x.narrow(-1, at, len(band)) @ band for at, band in _blocks(width, x)], dim=-1)
-    return torch.cat([band.T @ rows.narrow(-2, at, len(band)) for at, band in _blocks(height, x)], dim=-2)
+    # Variances are differences of nearly equal means, for which the half precision of autocast does not suffice.
+    with torch.autocast(x.device.type, enabled=False):
+        rows = torch.cat([x.narrow(-1, at, len(band)) @ band for at, band in _blocks(width, x)], dim=-1)
+        return torch.cat([band.T @ rows.narrow(-2, at, len(band)) for at, band in _blocks(height, x)], dim=-2)
 
 
 def _blocks(length: int, like: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -69,7 +69,7 @@ def count(name: str) -> dict[str, Count]:
     import torch
 
     from finola.decoders import build_decoder
-    from finola.decoders.conv_ae import ConvGrower
+    from finola.decoders.conv_ae import build_grower
     from finola.layers import build_pool
     from finola.transitions import build_transition
 
@@ -78,8 +78,9 @@ def count(name: str) -> dict[str, Count]:
         q = torch.empty(1, config.paths, config.channels)
         z = torch.empty(1, config.channels, *config.map_size)
         pooling = _count(build_pool(encoder, config.channels, config.paths), feature_map.to("meta"))[0]
-        if config.transition == "conv-ae":
-            propagation, z = _count(ConvGrower(config.channels, config.map_size, config.slim), q)
+        grower = build_grower(config)
+        if grower is not None:
+            propagation, z = _count(grower, q)
         else:
             transition = build_transition(config.transition, config.speeds, config.channels)
             products = {"repetition": 0, "norm-mlp": 2}.get(config.transition, 1)

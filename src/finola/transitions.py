@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finola.config import RECURRENT
 from finola.errors import InputError
 from finola.propagation import EPS, Coefficients, Direction, Step, normalise
 
@@ -48,10 +49,10 @@ def prepared(transition: nn.Module) -> Step:
 
 def check_named(transition: nn.Module | None, kind: str, speeds: str, channels: int) -> None:
     """Raise InputError if `transition` is not of the class that the model's name describes and so cannot be saved."""
-    if transition is None:  # Conv-AE
+    if transition is None:  # a control without a recurrence
         return
     with torch.device("meta"):
-        named = None if kind == "conv-ae" else type(build_transition(kind, speeds, channels))
+        named = type(build_transition(kind, speeds, channels)) if kind in RECURRENT else None
     if type(transition) is not named:
         raise InputError(
             f"model.transition is a {type(transition).__name__}, which a model name cannot describe, so "

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+import finola
 from finola.config import ModelConfig
 from finola.decoders import build_decoder
-from finola.decoders.conv_ae import ConvGrower
+from finola.decoders.conv_ae import ConvGrower, FreeMap, ResidualGrower
 from finola.decoders.patch import PatchDecoder, TransformerDecoder, patches_to_image
+from finola.decoders.residual import ResidualDecoder
 from finola.decoders.upsampling import UpsamplingDecoder
 
 
@@ -59,11 +61,51 @@ def test_transformer_decoder_has_no_position_embedding():
     assert torch.allclose(turned, out.flip(4), atol=1e-5)
 
 
+def test_residual_decoder_starts_as_its_linear_read_out():
+    decoder = ResidualDecoder(6, (4, 2), width=8)
+    z = torch.randn(2, 6, 3, 5)
+    before = decoder(z)
+    torch.nn.init.normal_(decoder.blocks[1].last.weight)
+    assert torch.equal(decoder(z), before)
+    torch.testing.assert_close(before, 0.45 + 0.25 * decoder.read_out(z))
+    torch.nn.init.normal_(decoder.correction.linear.weight)
+    assert not torch.allclose(decoder(z), before)
+
+
 def test_conv_ae_upsamples_a_grid():
     with torch.device("meta"):
         assert ConvGrower(512, (64, 64))(torch.empty(2, 4, 512)).shape == (2, 1024, 64, 64)
     with pytest.raises(ValueError, match="24×24"):
         ConvGrower(8, (24, 24))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (16, 16), (6, 12), (3, 5), (2, 2)])
+@pytest.mark.parametrize("option", ["free", "resae8"])
+def test_maps_without_a_recurrence_depend_on_all_of_q(option, size):
+    config = ModelConfig("residual-w8", 6, 2, size, (4 * size[0], 4 * size[1]), transition=option, decoder="patch")
+    model = finola.create(str(config))
+    q = torch.randn(1, 2, 6, requires_grad=True)
+    z = model.propagate(q)
+    assert z.shape == (1, 6, *size)
+    z.square().sum().backward()
+    assert (q.grad.abs() > 0).all()
+    assert "transition" not in dict(model.named_children())
+
+
+def test_the_free_map_has_independent_positions():
+    free = FreeMap(4, paths=1, size=(3, 2))
+    q = torch.randn(2, 1, 4)
+    before = free(q).detach()
+    with torch.no_grad():
+        free.linear.weight.view(3, 2, 4, 4)[1, 0] += 1
+    changed = (free(q) - before).abs().sum((0, 1)) > 0
+    assert changed[1, 0] and changed.sum() == 1
+
+
+def test_a_residual_conv_ae_starts_from_at_most_4x4():
+    assert ResidualGrower(8, 1, (16, 8), 4).size == (4, 2)
+    assert ResidualGrower(8, 1, (8, 8), 4).size == (4, 4)
+    assert ResidualGrower(8, 1, (5, 10), 4).size == (5, 10)  # an odd side cannot be halved
 
 
 @pytest.mark.parametrize(

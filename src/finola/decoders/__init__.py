@@ -7,6 +7,7 @@ from torch import nn
 from finola.config import ModelConfig, show_size
 from finola.decoders.conv_ae import MAP_CHANNELS
 from finola.decoders.patch import PatchDecoder, TransformerDecoder
+from finola.decoders.residual import ResidualDecoder
 from finola.decoders.upsampling import UpsamplingDecoder
 from finola.decoders.waves import ConvRefinement, ExactDecoder, WaveDecoder
 from finola.errors import InputError
@@ -23,6 +24,8 @@ def build_decoder(config: ModelConfig) -> nn.Module:
         return PatchDecoder(channels, config.cell)
     if config.decoder == "refined":
         return WaveDecoder(config, ConvRefinement(channels, config.cell))
+    if config.decoder.startswith("residual"):
+        return ResidualDecoder(channels, config.cell, width=int(config.decoder.removeprefix("residual")))
     if config.decoder.startswith("tran"):
         return TransformerDecoder(channels, config.cell, blocks=int(config.decoder.removeprefix("tran")))
     height, width = config.cell

@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from finola.autoencoder import position_embedding
+from finola.config import RECURRENT
 from finola.errors import InputError
 from finola.files import animation_path, replacing, write_bytes
 from finola.image_io import to_pillow
@@ -44,8 +45,8 @@ def propagation_frames(model: Autoencoder, images: Tensor, count: int | None = N
     (9, (70, 40))
     """
     config = model.config
-    if config.transition == "conv-ae":
-        raise InputError(f"{config} has no recurrence to animate. Use a model without +convae.")
+    if config.transition not in RECURRENT:
+        raise InputError(f"{config} has no recurrence to animate. Use a model without +convae, +free or +resae.")
     if count is not None and count < 2:
         raise InputError(f"count must be at least 2 frames, got {count}.")
     q, grid, (height, width) = encode(model, images.to(next(model.parameters())))

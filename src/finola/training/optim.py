@@ -173,9 +173,14 @@ def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
     # The squares in a norm underflow for entries below 1e-19, such as the decaying momentum of an unused layer.
     wide = wide / wide.abs().amax().clamp_min(1e-30)
     wide = wide / wide.norm().clamp_min(1e-30)
+    # Every iteration multiplies by a polynomial of the Gram matrix. The product of these polynomials is computed first:
+    # it takes two products with the long side instead of ten.
+    gram = wide @ wide.T
+    total = identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     for _ in range(steps):
-        gram = wide @ wide.T
-        wide = 3.4445 * wide + (2.0315 * gram @ gram - 4.7750 * gram) @ wide
+        factor = 3.4445 * identity + 2.0315 * gram @ gram - 4.7750 * gram
+        total, gram = factor @ total, factor @ gram @ factor
+    wide = total @ wide
     return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
 
 

@@ -99,7 +99,12 @@ def waves(args: argparse.Namespace) -> int:
     if args.plot:
         plot_waves(found, measured["photos"], _read(*read[0])[1][None], args.plot, shown.name)
     if args.json:
-        result = {"model": args.model, "photos": [{"photo": name} for name in names], "of": len(every), "printed": args.printed}
+        result = {
+            "model": args.model,
+            "photos": [{"photo": name} for name in names],
+            "of": len(every),
+            "printed": args.printed,
+        }
         result |= measured["photos"].to_dict()
         result["controls"] = {name: one.to_dict() for name, one in measured.items() if name != "photos"}
         result["quadrants"] = {name: _plain(one) for name, one in quadrants.items()}
