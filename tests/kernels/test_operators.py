@@ -1,4 +1,4 @@
-"""The recurrence as an operator: derivatives of any order, function transforms, meta and fake tensors, torch.compile."""
+"""The recurrence as an operator: derivatives, function transforms, meta and fake tensors, torch.compile."""
 
 from __future__ import annotations
 
@@ -81,12 +81,13 @@ def test_function_transforms(derive, argument: int) -> None:
 
 def test_jvp_and_vmap_over_q_and_over_matrices() -> None:
     q, *matrices = inputs()
-    value, tangent = jvp(lambda q: loss(q, *matrices), (q,), (torch.ones_like(q),))
+    _, tangent = jvp(lambda q: loss(q, *matrices), (q,), (torch.ones_like(q),))
     (gradient,) = torch.autograd.grad(loss(q.requires_grad_(), *matrices), q)
     torch.testing.assert_close(tangent, gradient.sum())
     q = q.detach()
     many = torch.stack([q, 2 * q])
-    torch.testing.assert_close(vmap(lambda q: grown(q, *matrices))(many), torch.stack([grown(t, *matrices) for t in many]))
+    expected = torch.stack([grown(t, *matrices) for t in many])
+    torch.testing.assert_close(vmap(lambda q: grown(q, *matrices))(many), expected)
     As = torch.stack([matrices[0], -matrices[0]])
     expected = torch.stack([grown(q, A, *matrices[1:]) for A in As])
     torch.testing.assert_close(vmap(lambda A: grown(q, A, *matrices[1:]))(As), expected)
@@ -103,7 +104,12 @@ def test_vmap_over_a_transition_of_ones_own(kind, order: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
-MODELS = ["test_resnet/8x2@2:64+scatter+patch", "waves/16x1@4:16", "waves+conv/16x1@4:16", "test_resnet/8x1@2:64+pos+unit+patch"]
+MODELS = [
+    "test_resnet/8x2@2:64+scatter+patch",
+    "waves/16x1@4:16",
+    "waves+conv/16x1@4:16",
+    "test_resnet/8x1@2:64+pos+unit+patch",
+]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -131,9 +137,7 @@ def test_the_curvature_of_a_model_with_respect_to_its_image() -> None:
     model = finola.create("waves/16x1@4:16").eval().double()
     image = torch.rand(1, 3, 16, 16, dtype=torch.float64)
     ours = torch.autograd.functional.hvp(lambda x: model(x).pow(3).sum(), image, torch.ones_like(image))[1]
-    torch.testing.assert_close(
-        ours, jvp(grad(lambda x: model(x).pow(3).sum()), (image,), (torch.ones_like(image),))[1]
-    )
+    torch.testing.assert_close(ours, jvp(grad(lambda x: model(x).pow(3).sum()), (image,), (torch.ones_like(image),))[1])
 
 
 @pytest.mark.parametrize("start", ["center", "scatter", "bottom-left"])
@@ -175,10 +179,19 @@ def test_torch_compile_of_the_full_graph(start: str) -> None:
         torch.testing.assert_close(compiled(*tensors), function(*tensors))
 
 
-def count(start: object, paths: int, *, side: int = 64, channels: int = 8, device: str = "cpu") -> int:
-    q = torch.randn(1, paths, channels, device=device, requires_grad=True)
-    matrices = Coefficients(*(0.1 * torch.randn(4, channels, channels, device=device)).requires_grad_())
-    with Dispatched() as dispatched:
+def dispatched(start: str, paths: int, side: int) -> int:
+    """Operations of one forward and backward pass, none of which waits for the device."""
+    q = torch.randn(1, paths, 8, requires_grad=True)
+    matrices = Coefficients(*(0.1 * torch.randn(4, 8, 8)).requires_grad_())
+    with Dispatched() as recorder:
         propagate(q, matrices, side, start).sum().backward()
-    assert not dispatched.waits
-    return len(dispatched.names)
+    assert not recorder.waits
+    return len(recorder.names)
+
+
+@pytest.mark.parametrize("side", [16, 64])
+def test_scattered_starts_advance_in_lockstep(side: int) -> None:
+    """M scattered paths take at most 1.5 times the operations of one path."""
+    one = dispatched("center", 1, side)
+    for paths in (4, 16):
+        assert dispatched("scatter", paths, side) <= 1.5 * one

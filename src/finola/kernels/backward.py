@@ -69,9 +69,7 @@ def grow_backward(
     return [0.5 * q, *weights]
 
 
-def walk_back(
-    like: Tensor, states: Tensor, sweep: Sweep, add_gradient: Keep, weights: tuple[Tensor, Tensor]
-) -> Tensor:
+def walk_back(like: Tensor, states: Tensor, sweep: Sweep, add_gradient: Keep, weights: tuple[Tensor, Tensor]) -> Tensor:
     """Gradient of the start lines (paths, N, L, C); those of the matrices back and ahead are added to `weights`.
 
     `add_gradient` adds the gradient of the map to that of the lines of a step.

@@ -87,7 +87,7 @@ def _groups(positions: list[int], first: int) -> list[Group]:
 
 
 def _lines(group: Group) -> int:
-    return (group.paths.stop - group.paths.start) // group.each
+    return int(group.paths.stop - group.paths.start) // group.each
 
 
 class Sweep:
@@ -111,7 +111,6 @@ class Sweep:
         ):
             if len(here):
                 torch.addmm(here, own, matrix.mT, alpha=0.5, out=target)
-
 
     def transposed(self, g: Tensor, step: Step) -> Tensor:
         """g A for the lines g (paths, N, L, C) that move in a step."""
@@ -149,9 +148,7 @@ def walk(first: Tensor, sweep: Sweep, keep: Keep, *, record: bool) -> Tensor:
     if len(sweep.steps) == 1:
         return first[None, :0]
     moving, paths = sweep.steps[1].paths, len(first)
-    states = first.new_empty(
-        len(sweep.steps) if record else 1, moving.stop - moving.start, *first.shape[1:]
-    )
+    states = first.new_empty(len(sweep.steps) if record else 1, moving.stop - moving.start, *first.shape[1:])
     torch.cat([first[moving.start :], first[: moving.stop - paths]], out=states[0])
     before, here = moving, states[0]
     for t, step in enumerate(sweep.steps[1:], start=1):
@@ -188,9 +185,7 @@ class Plan:
         if group.each > 1 and apart > 0 and xs == [*range(xs[0], xs[0] + group.each * apart, apart)] * len(lines):
             diagonal = lines[:, :, :, slice(xs[0], xs[group.each - 1] + 1, apart)].diagonal(0, 1, 3)  # (k, N, C, each)
             return [(diagonal, cells.view(*lines.shape[:3], -1).permute(0, 2, 3, 1))]
-        return list(
-            zip((line[:, x] for line, x in zip(lines.flatten(0, 1), xs, strict=True)), cells, strict=True)
-        )
+        return list(zip((line[:, x] for line, x in zip(lines.flatten(0, 1), xs, strict=True)), cells, strict=True))
 
 
 def grow(q: Tensor, matrices: Matrices, size: Position, starts: Sequence[Position], *, record: bool) -> list[Tensor]:
@@ -248,9 +243,7 @@ def halves(q: Tensor) -> tuple[Tensor, Tensor]:
 
 def split(lines: Tensor, step: Step) -> list[tuple[Group, Tensor]]:
     """Lines (paths, N, L, C) of a step by group: (k, each, N, L, C)."""
-    return [
-        (group, within(lines, group.paths, step.paths).unflatten(0, (-1, group.each))) for group in step.groups
-    ]
+    return [(group, within(lines, group.paths, step.paths).unflatten(0, (-1, group.each))) for group in step.groups]
 
 
 def joined(cells: Tensor, sweep: Sweep, order: Sequence[int]) -> Tensor:

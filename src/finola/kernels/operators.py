@@ -36,17 +36,17 @@ def _pairs(numbers: list[int]) -> list[Position]:
 
 def _grown(q: Tensor, *arguments: Any) -> Tensor:
     *matrices, size, starts = arguments
-    return grow(q, matrices, _pairs(size)[0], _pairs(starts), record=False)[0]
+    return grow(q, tuple(matrices), _pairs(size)[0], _pairs(starts), record=False)[0]
 
 
 def _recorded(q: Tensor, *arguments: Any) -> list[Tensor]:
     *matrices, size, starts = arguments
-    return grow(q, matrices, _pairs(size)[0], _pairs(starts), record=True)
+    return grow(q, tuple(matrices), _pairs(size)[0], _pairs(starts), record=True)
 
 
 def _gradients(gradient: Tensor, *arguments: Any) -> list[Tensor]:
     *matrices, size, starts, states, wanted = arguments
-    return grow_backward(gradient, matrices, _pairs(size)[0], _pairs(starts), states, wanted)
+    return grow_backward(gradient, tuple(matrices), _pairs(size)[0], _pairs(starts), states, wanted)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The recurrence for any transition and either order, step by step, in operations that PyTorch differentiates itself."""
+"""The recurrence for any transition and either order, step by step, in operations that PyTorch differentiates."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def _walk(z: Tensor, step: Step, axis: Axis) -> Iterator[tuple[int, Tensor]]:
         yield index, backward
 
 
-def _added(
-    z: Tensor | None, axis: int, lines: Iterator[tuple[int, Tensor]], size: Position, orders: int
-) -> Tensor:
+def _added(z: Tensor | None, axis: int, lines: Iterator[tuple[int, Tensor]], size: Position, orders: int) -> Tensor:
     """Add the sum over paths of the lines (N, M, L, C) along an axis, divided by the number of orders, to z."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or transformed():
         summed = sorted(((index, line.sum(1)) for index, line in lines), key=lambda item: item[0])
