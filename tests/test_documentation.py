@@ -83,6 +83,17 @@ def test_the_python_examples_of_the_readme_run():
     assert names["z"].shape == (1, 512, 64, 64)
 
 
+def test_one_recurrence_has_any_printed_spectrum(capsys):
+    (example,) = code_blocks((ROOT / "docs" / "speeds.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {}
+    exec(example, names)
+    A, B, u = names["A"], names["B"], names["u"]
+    printed = torch.linalg.eigvals((A + u) @ torch.linalg.inv(B))
+    torch.testing.assert_close(printed.real.sort().values, names["wanted"], atol=1e-6, rtol=0)
+    same = names["finola"].propagate(names["q"], names["same"], 16)
+    torch.testing.assert_close(same, names["ours"], atol=1e-8, rtol=0)
+
+
 CORE = {"finola", "torch", "torchvision", "timm", "numpy", "PIL", "safetensors", "huggingface_hub", "rich", "scipy"}
 
 

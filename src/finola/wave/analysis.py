@@ -5,7 +5,7 @@
 The layer norm removes the mean over channels, so A + u·1ᵀ and B + v·1ᵀ are the same recurrence for all u and v, while
 AB⁻¹ has another spectrum. The speeds are therefore those on the complement of the all-ones vector: with an orthonormal
 basis N (C, C−1) of it, the C − 1 generalised eigenvalues of the pencil (NᵀAN, NᵀBN). `waves(model, printed=True)`
-gives the C speeds of AB⁻¹ as Eq. 2 prints it, a convention that depends on u and v (docs/waves.md).
+gives the C speeds of AB⁻¹ as Eq. 2 prints it, a convention that depends on u and v (docs/speeds.md).
 
 The paper states the equations for steps right and down; each of the other three quadrants around the start has its
 own pair of matrices and therefore its own waves. All results are float64 or complex128, whatever the model's dtype.

@@ -3,7 +3,7 @@
     A W = V diag(α)        B W = V diag(β)        hence  β Δxζ = α Δyζ  for ζ = V⁻¹z.
 
 A and B are given on the complement of the all-ones vector, as NᵀAN and NᵀBN (`restrict`), because 1ᵀẑ = 0: nothing else
-of them drives ẑ (docs/waves.md). If B is invertible, W = B⁻¹V and this is Q = AB⁻¹ = VΛV⁻¹ with Λ = α/β (§3). If B is
+of them drives ẑ (docs/speeds.md). If B is invertible, W = B⁻¹V and this is Q = AB⁻¹ = VΛV⁻¹ with Λ = α/β (§3). If B is
 singular, the speeds are the generalised eigenvalues α/β of the matrix pencil (A, B). Directions outside the column
 spaces of A and B are static and are split off. The rest is solved with an invertible combination cA + sB:
 A(cA + sB)⁻¹ has the same eigenvectors V, and its eigenvalues α/(cα + sβ) are finite even if a speed is infinite.
