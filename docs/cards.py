@@ -116,29 +116,44 @@ def _metrics(name: str) -> str:
 
 
 def _waves(name: str) -> str:
-    """What the matrices are after training, and how well the wave equations hold on photos."""
+    """What the matrices are after training, and how well the wave equations hold on photos and on their controls."""
     found = json.loads((RESULTS / f"waves-{name}.json").read_text())
-    quadrants = found["quadrants"].values()
-    invertible = sum(quadrant["has_Q"] for quadrant in quadrants)
-    shares = ", ".join(f"{share:.1%} {kind}" for kind, share in found["shares"].items() if share)
+    quadrants = [quadrant for key, quadrant in found["quadrants"].items() if key.count("-") == 1]
     conditions = [quadrant["cond_B"] for quadrant in quadrants if quadrant["cond_B"] != "infinite"]
-    condition = f"{min(conditions):.3g} to {max(conditions):.3g}" if conditions else "infinite, by construction"
-    rows = {
-        "quadrants in which B is invertible and Q = AB⁻¹ exists": f"{invertible} of {len(quadrants)}",
-        "condition number of B": condition,
-        "condition number of V": " to ".join(
-            f"{extreme(quadrant['cond_V'] for quadrant in quadrants):.3g}" for extreme in (min, max)
-        ),
+    shares = ", ".join(f"{share:.1%} {kind}" for kind, share in found["shares"].items() if share)
+    matrices = {
         "speeds": shares,
-        "residual of β Δxζ = α Δyζ (horizontal first, vertical first, mean of both)": ", ".join(
-            f"{value:.2g}" for value in found["residual"].values()
-        ),
-        "path inconsistency ‖z_h − z_v‖/‖z‖": f"{found['path_inconsistency']:.2g}",
-        "σ": f"{found['sigma_min']:.4f} to {found['sigma_max']:.4f}",
+        "sizes of speeds: 10, 50, 90 % (right, down)": ", ".join(_number(size) for size in quadrants[0]["sizes"]),
+        "condition number of B": f"{min(conditions):.3g} to {max(conditions):.3g}" if conditions else "infinite",
+        "commutator of A and B (right, down)": _number(quadrants[0]["commutator"]),
+        "σ on photos": f"{found['sigma_min']:.4f} to {found['sigma_max']:.4f}",
     }
+    measured = {"photos": found} | found["controls"]
+    rows = {
+        "residual of β Δxζ = α Δyζ, mean of both orders": [one["residual"]["mean"] for one in measured.values()],
+        "variance of Δx z explained by Δy z, best Q": [one["explained"]["fitted"] for one in measured.values()],
+        "the same, Δy z of other photos": [one["explained"]["shuffled"] for one in measured.values()],
+        "the same, Q of the model": [one["explained"]["model"] for one in measured.values()],
+        "path inconsistency ‖z_h − z_v‖/‖z‖": [one["path_inconsistency"] for one in measured.values()],
+    }
+    split = f" --split {found['split']}" if found.get("split") else ""
     crop = f" --crop {CROPS[name]}" if name in CROPS else ""
-    head = f"`finola waves {name} --images photos256 --limit {found['images']}{crop}`:\n"
-    return "\n".join([head, "| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
+    random = " --random" if "random A, B" in found["controls"] else ""
+    command = f"finola waves {name} --images photos256{split} --limit {found['images']}{crop}{random}"
+    return "\n".join(
+        [
+            f"`{command}`; terms and controls are explained in docs/speeds.md.\n",
+            *("| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in matrices.items())),
+            "",
+            f"| | {' | '.join(measured)} |",
+            "|---" * (1 + len(measured)) + "|",
+            *(f"| {what} | {' | '.join(map(_number, values))} |" for what, values in rows.items()),
+        ]
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2g}"
 
 
 def plot_curve(name: str) -> None:

@@ -103,6 +103,7 @@ def waves(args: argparse.Namespace) -> int:
             "model": args.model,
             "photos": [{"photo": name} for name in names],
             "of": len(every),
+            "split": args.split,
             "printed": args.printed,
         }
         result |= measured["photos"].to_dict()
