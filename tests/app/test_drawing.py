@@ -83,7 +83,7 @@ def test_a_format_that_pillow_lacks_is_named(monkeypatch):
 
 def test_effort_changes_the_file_and_is_reduced_for_large_photos():
     photo = small()
-    files = [rebuild(photo, open_model(MODEL), 30, effort=effort).ours for effort in (0, 3)]
+    files = [rebuild(photo, open_model(MODEL), 60, effort=effort).ours for effort in (0, 3)]
     assert torch.equal(decompress(files[1].data), files[1].image) and files[0].data != files[1].data
     assert possible_effort(9, 2_000_000, (0, 1, 2)) == 0 and possible_effort(9, 100, (0, 1, 2)) == 2
     page = markup.comparison(photo, Comparison(files[0], {}, 0), MODEL, asked=4)

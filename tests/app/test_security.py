@@ -312,8 +312,6 @@ def test_uploads_that_were_announced_or_cut_do_not_keep_others_out(client, monke
     """Connections that send a part of an upload, and nothing more, are closed in time and counted by what they sent."""
     monkeypatch.setattr(guard, "SECONDS", 0.1)
     monkeypatch.setattr(guard, "ALL_BODIES", 5000)
-    page = mounted(client.app).get_blocks()
-    tested = Guard(client.app, page)
 
     async def send_part(size: int, path: str) -> int:
         parts = [{"type": "http.request", "body": multipart(bytes(size))[:-9], "more_body": True}]
@@ -328,7 +326,7 @@ def test_uploads_that_were_announced_or_cut_do_not_keep_others_out(client, monke
         headers = {"host": "localhost", "content-length": "40000000", "content-type": "multipart/form-data; boundary=x"}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": raw}
-        await tested(scope | {"http_version": "1.1", "scheme": "http"}, receive, send)
+        await client.app(scope | {"http_version": "1.1", "scheme": "http"}, receive, send)
         return status[0]
 
     async def run() -> list[int]:

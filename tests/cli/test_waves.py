@@ -55,7 +55,7 @@ def test_json_contains_finite_numbers_only(capsys, folder):
     result = run_json(capsys, MODEL, "--images", str(folder), "--limit", "2", "--quadrant", "left-up")
     assert result["images"] == 2 and result["of"] == 3 and len(result["photos"]) == 2
     assert result["residual"]["mean"] <= 1e-4 and result["controls"]["white noise"]["residual"]["mean"] <= 1e-4
-    assert result["explained"]["fitted"] is None and 0 < result["explained"]["model"] < 1
+    assert result["explained"]["fitted"] is None and 0 < result["explained"]["model_Q"] < 1
     assert result["path_inconsistency"] <= 1e-5
     assert set(result["quadrants"]) == {"right-down", "left-down", "right-up", "left-up"}
     assert result["quadrants"]["left-up"]["cond_B"] == "infinite"

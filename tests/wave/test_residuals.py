@@ -137,17 +137,17 @@ def test_explained_variance_is_one_for_a_linear_relation_and_zero_for_none() -> 
     X, Y = torch.randn(2, 4, 4, dtype=torch.float64)
     Q = torch.linalg.solve(Y, X, left=False)
     found = explained(linear_maps(X, Y, 200), Q)
-    assert found.fitted == pytest.approx(1) and found.model == pytest.approx(1) and found.differences == 2400
+    assert found.fitted == pytest.approx(1) and found.model_Q == pytest.approx(1) and found.differences == 2400
     assert abs(found.shuffled) < 0.05
-    assert explained(linear_maps(X, Y, 200), torch.zeros(4, 4).double()).model == pytest.approx(0)
-    assert explained(linear_maps(X, Y, 200), 2 * Q).model == pytest.approx(0)
-    assert explained(linear_maps(X, Y, 200), 3 * Q).model == pytest.approx(-3)
+    assert explained(linear_maps(X, Y, 200), torch.zeros(4, 4).double()).model_Q == pytest.approx(0)
+    assert explained(linear_maps(X, Y, 200), 2 * Q).model_Q == pytest.approx(0)
+    assert explained(linear_maps(X, Y, 200), 3 * Q).model_Q == pytest.approx(-3)
     unrelated = linear_maps(torch.eye(4).double(), torch.eye(4).double(), 200)
     for half in unrelated:
         half.xy[0] = half.xy[1]  # pairs of different images
     assert abs(explained(unrelated, Q).fitted) < 0.05
     few = explained(linear_maps(X, Y, 3), Q)  # 18 differences of 4 channels
-    assert math.isnan(few.fitted) and math.isnan(few.shuffled) and few.model == pytest.approx(1)
+    assert math.isnan(few.fitted) and math.isnan(few.shuffled) and few.model_Q == pytest.approx(1)
 
 
 def test_half_of_the_variance_is_explained_where_half_of_it_is_noise() -> None:
@@ -156,7 +156,7 @@ def test_half_of_the_variance_is_explained_where_half_of_it_is_noise() -> None:
         y, noise = torch.randn(2, 4000, 1, 1, 3, dtype=torch.float64)
         half.add(y + noise, y, "start")
     found = explained(halves, torch.eye(3, dtype=torch.float64))
-    assert found.fitted == pytest.approx(0.5, abs=0.05) and found.model == pytest.approx(0.5, abs=0.05)
+    assert found.fitted == pytest.approx(0.5, abs=0.05) and found.model_Q == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize("start", ["center", "scatter", "top-left"])
@@ -178,11 +178,11 @@ def test_explained_variance_of_a_model_equals_least_squares_on_its_differences(s
                 x, y = x - x.mean(0), y - y.mean(0)
                 error += float((x - N.T @ Q @ N @ y).square().sum())
                 variance += float(x.square().sum())
-    assert measured.explained.model == pytest.approx(1 - error / variance, rel=1e-8)
-    assert measured.explained.model <= measured.explained.fitted + 0.1 <= 1.1
+    assert measured.explained.model_Q == pytest.approx(1 - error / variance, rel=1e-8)
+    assert measured.explained.model_Q <= measured.explained.fitted + 0.1 <= 1.1
     assert measured.explained.shuffled < 0.1
     unit = measure_paths(waves(UnitSpeeds(4).double()), q, (6, 6), start).explained
-    assert unit.fitted == pytest.approx(1) and unit.model == pytest.approx(1) and unit.shuffled < 0.1
+    assert unit.fitted == pytest.approx(1) and unit.model_Q == pytest.approx(1) and unit.shuffled < 0.1
 
 
 def test_random_matrices_are_a_control_of_the_same_model() -> None:
@@ -215,7 +215,7 @@ def test_unit_speeds_hold_everywhere() -> None:
 def test_a_map_of_one_line_has_nothing_to_measure(size: tuple[int, int]) -> None:
     found = measure_paths(waves(NormLinear(8)), torch.randn(2, 1, 8), size)
     assert found.residual == {"horizontal": 0, "vertical": 0, "mean": 0}
-    assert found.path_inconsistency == 0 and math.isnan(found.explained.model)
+    assert found.path_inconsistency == 0 and math.isnan(found.explained.model_Q)
     assert torch.isnan(found.residual_map).all()
 
 

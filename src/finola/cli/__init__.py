@@ -105,7 +105,7 @@ def _verb(name: str, module: str) -> Verb:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code. Invalid input prints one line on standard error and returns 2."""
     if sys.stderr is None:  # closed; `print` would write to standard output instead
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         say("finola: Standard output is closed. Redirect it to a file, or to /dev/null to discard it.")
         return 2

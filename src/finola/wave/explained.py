@@ -37,7 +37,7 @@ class Explained:
 
     fitted: float  # by the Q of least squares; nan with fewer than `NEEDED` differences per channel in each half
     shuffled: float  # the same for Δy z of another photo at the same position
-    model: float  # by Q = AB⁻¹ of the model; waves of infinite speed count as not explained
+    model_Q: float  # by Q = AB⁻¹ of the model; waves of infinite speed count as not explained
     differences: int  # number of differences of both halves
 
 

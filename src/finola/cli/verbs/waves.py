@@ -194,7 +194,7 @@ def _print_measured(measured: dict[str, Measurement], photos: str) -> None:
     }
     rows["variance of Δx z explained by Δy z, best Q"] = [one.explained.fitted for one in every]
     rows["the same, Δy z of other photos"] = [one.explained.shuffled for one in every]
-    rows["the same, Q of the model"] = [one.explained.model for one in every]
+    rows["the same, Q of the model"] = [one.explained.model_Q for one in every]
     rows["path inconsistency ‖z_h − z_v‖/‖z‖"] = [one.path_inconsistency for one in every]
     body = [
         [words, *("too few photos" if math.isnan(value) else f"{value:.3g}" for value in values)]
