@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         source = args.recipe
     recipe = load_recipe(source, overrides)
-    out = args.out or f"runs/{canonical(recipe.name).replace('/', '-')}"
+    folder = canonical(recipe.name).replace("/", "-")
+    if not args.out and folder in ("", ".", ".."):
+        raise InputError(f"The recipe's name {recipe.name!r} cannot name a run directory. Change it, or add --out.")
+    out = args.out or f"runs/{folder}"
 
     _check_export(args, recipe, out)
     from finola.cli.output import print_error
