@@ -44,6 +44,21 @@ if __name__ == "__main__":
     from finola.cli import main
     sys.exit(main(sys.argv[1:]))
 """
+PREPARING = """
+import os, signal, sys
+from finola.workers import Terminated, terminating, worker_pool
+
+def stuck():
+    os.write(1, b"stuck\\n")
+    signal.pause()
+
+if __name__ == "__main__":
+    try:
+        with terminating(), worker_pool(2, stuck) as submit:
+            [submit(int) for _ in range(2)][0].result()
+    except Terminated:
+        sys.exit(143)
+"""
 REPRODUCE = """
 import sys
 from finola.reproduce import runner
@@ -104,6 +119,15 @@ def test_workers_end_with_their_command(verb: str, number: signal.Signals, tmp_p
         assert process.returncode == 128 + number
         assert error.startswith(f"finola {verb}: interrupted") and error.count("\n") == 1
         assert list((tmp_path / "out").rglob("*.part")) == []
+
+
+def test_workers_that_are_prepared_end_without_a_word(tmp_path: Path) -> None:
+    with started(PREPARING, tmp_path) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["stuck\n"] * 2
+        process.terminate()
+        _, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (143, "")
 
 
 def test_runs_of_reproduce_end_with_it(tmp_path: Path) -> None:

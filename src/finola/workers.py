@@ -78,24 +78,27 @@ def worker_pool(
 def _start_pooled(prepare: Callable[..., None] | None, *arguments: Any) -> None:
     start_worker(threads=1)
     if prepare is not None:
-        prepare(*arguments)
+        _run(prepare, *arguments)
 
 
 def _run(function: Callable[..., Any], *task: Any) -> Any:
     try:
         return function(*task)
-    except SystemExit:  # the pool would treat it as a result and continue with the next task
+    except SystemExit:  # the pool would treat it as a result, or print it, and continue with the next task
         os._exit(1)
 
 
 def start_worker(threads: int) -> None:
-    """Prepare this worker process, first of all. Its main process handles Ctrl-C; SIGTERM raises SystemExit."""
+    """Prepare this worker process, first of all. Its main process handles Ctrl-C; SIGTERM raises SystemExit.
+
+    Until the end of the preparation, SIGTERM ends the process at once: there are no files to remove.
+    """
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _exit)
     import torch
 
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGTERM, _exit)
 
 
 def _exit(*_: object) -> None:
