@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -60,6 +61,8 @@ def end_soon(sig: int) -> None:
     timer = threading.Timer(GRACE, end)
     timer.daemon = True
     timer.start()
+    if hasattr(signal, "setitimer"):  # not on Windows; SIGALRM ends the process also while a library holds the GIL
+        signal.setitimer(signal.ITIMER_REAL, GRACE + 0.5)
 
 
 def listen(port: int | None) -> socket.socket:
