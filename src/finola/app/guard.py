@@ -9,8 +9,8 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import PurePath
 from typing import Any
 
@@ -106,21 +106,18 @@ class Guard:
             elif scope["path"] == JOIN:
                 await self._join(scope, receive, send)
             elif scope["path"] == UPLOAD:
-                with self._receiving(receive, BODIES[UPLOAD]) as receive:
-                    async with asyncio.timeout(SECONDS):
-                        await self.app(scope, receive, send)
+                async with self._receiving(receive, BODIES[UPLOAD]) as receive:
+                    await self.app(scope, receive, send)
             else:
                 await self.app(scope, receive, send)
         except HTTPException as error:
             await JSONResponse({"detail": error.detail}, error.status_code)(scope, receive, send)
         except asyncio.CancelledError:  # the server stops; uvicorn would print a traceback
             return
-        except TimeoutError:
-            await JSONResponse({"detail": "The request was not completed in time."}, 408)(scope, receive, send)
 
-    @contextmanager
-    def _receiving(self, receive: Receive, most: int) -> Iterator[Receive]:
-        """Count the bytes of a request, whatever its headers say."""
+    @asynccontextmanager
+    async def _receiving(self, receive: Receive, most: int) -> AsyncIterator[Receive]:
+        """Bound the bytes of a request, whatever its headers say, and the time in which it is received."""
         received = 0
 
         async def counted() -> Message:
@@ -135,25 +132,24 @@ class Guard:
             return message
 
         try:
-            yield counted
+            async with asyncio.timeout(SECONDS):
+                yield counted
+        except TimeoutError:
+            raise HTTPException(408, "The request was not completed in time.") from None
         finally:
             self._incoming -= received
 
     async def _join(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Queue a job with checked inputs."""
-        with self._receiving(receive, BODIES[JOIN]) as counted:
-            async with asyncio.timeout(SECONDS):
-                body = checked_body(await Request(scope, counted).body(), self.page)
+        async with self._receiving(receive, BODIES[JOIN]) as counted:
+            body = checked_body(await Request(scope, counted).body(), self.page)
         await self._make_room(body["session_hash"])
-        content = json.dumps(body).encode()
-        length = [(b"content-length", str(len(content)).encode()), (b"content-type", b"application/json")]
-        headers = [header for header in scope["headers"] if header[0] not in (b"content-length", b"content-type")]
-        messages: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+        messages: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
 
         async def replaced() -> Message:
             return messages.pop() if messages else await receive()
 
-        await self.app({**scope, "headers": headers + length}, replaced, send)
+        await self.app(scope, replaced, send)
         self.streams.joined(body["session_hash"])
 
     async def _make_room(self, session: str) -> None:
