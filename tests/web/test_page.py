@@ -27,7 +27,7 @@ from finola.codec.elastic_photo import stored_tiles
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "site" / "browser"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-TIMEOUT = 90_000  # milliseconds, for slow machines
+TIMEOUT = 300_000  # milliseconds, for slow and busy machines
 LEVELS = 2  # by which pixels may differ from Python's
 
 
