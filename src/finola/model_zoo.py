@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finola.config import MOBILE_FORMERS, ModelConfig, nearest
 from finola.errors import InputError, MissingFileError, UnknownNameError
@@ -49,14 +49,15 @@ def create(name: str, init: str | None = None, *, pretrained: bool = False) -> A
     name = full_name(name)
     if not re.search(r"/\d+x\d+@", name):
         raise UnknownNameError(f"{name!r} is not a model name: {nearest(name, known_names())}")
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
     from finola.autoencoder import Autoencoder
 
     with unset_fake_temporarily() as fake:  # waves are chosen by values, which fake tensors do not have
         model = Autoencoder(name, init)
-    if fake is not None:
+    if isinstance(fake, FakeTensorMode):
         for module in model.modules():
+            tensors: dict[str, Any]
             for tensors in (module._parameters, module._buffers):
                 tensors |= {key: fake.from_tensor(own) for key, own in tensors.items() if own is not None}
     if pretrained:
