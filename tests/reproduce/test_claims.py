@@ -163,6 +163,7 @@ def test_a_dry_run_prints_commands_and_the_cost_at_paper_scale(capsys: pytest.Ca
     assert main(["reproduce", "table:comp-norm", "--dry-run", "--json", "--data", "photos", "--seeds", "3"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["commands"]) == 6 and len(printed["paper_scale"]) == 2
+    assert 0.1 < printed["core_hours"] < 10
     for command in printed["commands"]:
         assert build_parser().parse_args(shlex.split(command)[1:]).verb == "train"
     assert all(row["multiply_adds"] > 1e19 for row in printed["paper_scale"])

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     elif args.report is not None:
         _report(args)
     elif args.dry_run and (commands := commands_of(args.label, args.data)):
-        _print_plan(commands, _costs_of_commands(commands), args.json)
+        _print_plan(commands, _costs_of_commands(commands), None, args.json)
     elif args.dry_run:
         _dry_run(find_claims(args.label, args.scale), args)
     else:
@@ -109,12 +109,13 @@ def _hours(jobs: dict[str, list[Job]]) -> dict[str, float]:
 def _dry_run(claims: list[Claim], args: argparse.Namespace) -> None:
     from finola.reproduce.runner import jobs_of, plan
 
-    found = jobs_of(claims, args.scale, args.seeds, args.data, Path(args.runs)).values()
-    jobs = {job.folder: job for jobs in found for job in jobs}
+    found = jobs_of(claims, args.scale, args.seeds, args.data, Path(args.runs))
+    jobs = {job.folder: job for jobs in found.values() for job in jobs}
+    hours = _hours(found)["all"] if args.scale == "cpu" else None
     rows = [row for claim in claims if "paper" in claim.scales for row in claim.rows_at("paper")]
     # Rows with the same settings are trained once, whatever the claim.
     paper = {job.folder: (row.name, job.recipe) for row in rows for job in [plan(row, "paper", 0)]}
-    _print_plan([shlex.join(job.command) for job in jobs.values()], _costs(paper.values()), args.json)
+    _print_plan([shlex.join(job.command) for job in jobs.values()], _costs(paper.values()), hours, args.json)
 
 
 def _costs_of_commands(commands: list[str]) -> list[dict[str, Any]]:
@@ -140,13 +141,15 @@ def _costs(recipes: Iterable[tuple[str, Recipe]]) -> list[dict[str, Any]]:
     return found
 
 
-def _print_plan(commands: list[str], costs: list[dict[str, Any]], as_json: bool) -> None:
-    """Print the commands of runs, and their cost at the scale of the paper."""
+def _print_plan(commands: list[str], costs: list[dict[str, Any]], core_hours: float | None, as_json: bool) -> None:
+    """Print the commands of runs, the time they take on one core if it is known, and the cost at paper scale."""
     if as_json:
-        print_json({"commands": commands, "paper_scale": costs})
+        print_json({"commands": commands, "core_hours": core_hours, "paper_scale": costs})
         return
     for command in commands:
         print_line(command)
+    if core_hours is not None:
+        print(f"These {len(commands)} runs take about {60 * core_hours:.0f} minutes of one core.\n")
     if costs:
         cells = [(c["row"], f"{c['images']:.3g}", f"{c['multiply_adds']:.2g}", f"{c['days']:.1f}") for c in costs]
         total = (f"{sum(c['multiply_adds'] for c in costs):.2g}", f"{sum(c['days'] for c in costs):.1f}")
