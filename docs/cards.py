@@ -133,7 +133,7 @@ def _waves(name: str) -> str:
         "residual of β Δxζ = α Δyζ, mean of both orders": [one["residual"]["mean"] for one in measured.values()],
         "variance of Δx z explained by Δy z, best Q": [one["explained"]["fitted"] for one in measured.values()],
         "the same, Δy z of other photos": [one["explained"]["shuffled"] for one in measured.values()],
-        "the same, Q of the model": [one["explained"]["model"] for one in measured.values()],
+        "the same, Q of the model": [one["explained"]["model_Q"] for one in measured.values()],
         "path inconsistency ‖z_h − z_v‖/‖z‖": [one["path_inconsistency"] for one in measured.values()],
     }
     split = f" --split {found['split']}" if found.get("split") else ""
