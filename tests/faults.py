@@ -17,5 +17,5 @@ def failed(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
 
 
 def no_training(*_: object, **__: object) -> None:
-    """A stand-in for `finola.training.trainer.train` that fails at once."""
+    """A stand-in for `finola.training.run.train` that fails at once."""
     raise InputError("training begins")

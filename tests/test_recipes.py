@@ -15,7 +15,7 @@ from finola.config import ModelConfig
 from finola.data import Batch
 from finola.model_zoo import PAPER
 from finola.recipes.table import canonical
-from finola.training.config import MocoRecipe, Recipe
+from finola.training.recipe import MocoRecipe, Recipe
 from finola.training.loading import list_recipes, load_recipe, settings_of
 from finola.training.optim import build_optimiser, peak_lr
 from finola.training.tasks.base import build_task

@@ -15,8 +15,8 @@ from torch import Tensor
 from finola.autoencoder import Autoencoder
 from finola.config import ModelConfig
 from finola.data import Batch
-from finola.training.callbacks import seed_all
-from finola.training.config import Recipe, ReconstructionRecipe
+from finola.training.devices import seed_all
+from finola.training.recipe import Recipe, ReconstructionRecipe
 from finola.training.optim import build_optimiser
 from finola.training.sections import LossSection
 from finola.training.tasks.base import Task, build_task, task_class

@@ -129,6 +129,22 @@ def _band(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return band.to(dtype).to(device)
 
 
+def quality(images: Tensor, originals: Tensor) -> dict[str, Tensor]:
+    """PSNR, SSIM and MS-SSIM per image, each if the images are large enough for it.
+
+    >>> import torch
+    >>> list(quality(torch.zeros(2, 3, 16, 16), torch.ones(2, 3, 16, 16)))
+    ['psnr', 'ssim']
+    """
+    side, values = min(originals.shape[-2:]), {"psnr": psnr(images, originals)}
+    if side >= SSIM_SIDE:
+        finest = _similarity(images.clamp(0, 1), originals)
+        values["ssim"] = finest.whole
+        if side >= MS_SSIM_SIDE:
+            values["ms_ssim"] = _over_scales(finest, images.clamp(0, 1), originals)
+    return values
+
+
 def quality_metrics(images: Tensor, originals: Tensor) -> list[dict[str, float | None]]:
     """PSNR, SSIM and MS-SSIM of each image; None if the image is too small for a metric.
 
@@ -136,14 +152,8 @@ def quality_metrics(images: Tensor, originals: Tensor) -> list[dict[str, float |
     >>> quality_metrics(torch.zeros(1, 3, 8, 8), torch.ones(1, 3, 8, 8))
     [{'psnr': -0.0, 'ssim': None, 'ms_ssim': None}]
     """
-    side = min(originals.shape[-2:])
-    values: dict[str, list[float | None]] = {"psnr": psnr(images, originals).tolist()}
-    values["ssim"] = values["ms_ssim"] = [None] * len(images)
-    if side >= SSIM_SIDE:
-        finest = _similarity(images.clamp(0, 1), originals)
-        values["ssim"] = finest.whole.tolist()
-        if side >= MS_SSIM_SIDE:
-            values["ms_ssim"] = _over_scales(finest, images.clamp(0, 1), originals).tolist()
+    values: dict[str, list[float | None]] = dict.fromkeys(("psnr", "ssim", "ms_ssim"), [None] * len(images))
+    values |= {key: value.tolist() for key, value in quality(images, originals).items()}
     return [{key: column[number] for key, column in values.items()} for number in range(len(images))]
 
 

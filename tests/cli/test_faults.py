@@ -179,7 +179,7 @@ def test_json_is_an_object_with_one_name_for_one_thing(verb, inputs, tmp_path, c
 
 @pytest.mark.parametrize("verb", WRITES)
 def test_existing_output_is_rejected_before_the_computation(verb, inputs, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("finola.training.trainer.train", no_training)
+    monkeypatch.setattr("finola.training.run.train", no_training)
     arguments, name = WRITES[verb]
     arguments = filled(verb, arguments, tmp_path / "out", inputs | NO_MODEL)  # the computation would fail
     target = tmp_path / "out" / name
@@ -193,7 +193,7 @@ def test_existing_output_is_rejected_before_the_computation(verb, inputs, tmp_pa
 @pytest.mark.parametrize("link", [os.link, os.symlink])
 @pytest.mark.parametrize("verb", FROM_FILES)
 def test_an_input_is_never_overwritten(verb, link, inputs, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("finola.training.trainer.train", no_training)
+    monkeypatch.setattr("finola.training.run.train", no_training)
     arguments, name = WRITES[verb]
     key = next(key for key in ("INPUT", "COMPRESSED", "STATISTICS") if any(key in word for word in arguments))
     (tmp_path / "out").mkdir()
@@ -206,7 +206,7 @@ def test_an_input_is_never_overwritten(verb, link, inputs, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("verb", WRITES)
 def test_unwritable_folder_prints_one_line(verb, inputs, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("finola.training.trainer.train", no_training)
+    monkeypatch.setattr("finola.training.run.train", no_training)
     (tmp_path / "file.txt").write_text("a file")
     arguments = filled(verb, WRITES[verb][0], tmp_path / "file.txt" / "out", inputs | NO_MODEL)
     assert "file.txt" in failed(capsys, arguments)

@@ -73,13 +73,13 @@ def test_unreachable_bit_rate_is_reported(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_recipe_does_not_name_a_folder_outside_of_its_runs(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("finola.training.trainer.train", no_training)
+    monkeypatch.setattr("finola.training.run.train", no_training)
     (tmp_path / "recipe.yaml").write_text(f'base: smoke\nname: "{name}"\n')
     assert f"{name!r}" in failed(capsys, ["train", str(tmp_path / "recipe.yaml")])
 
 
 def test_trained_model_is_not_overwritten(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("finola.training.trainer.train", no_training)
+    monkeypatch.setattr("finola.training.run.train", no_training)
     finola.create(WAVES).save_pretrained(tmp_path / "run" / "model")
     arguments = ["train", "smoke", "--out", str(tmp_path / "run")]
     assert "config.json" in failed(capsys, arguments)

@@ -16,10 +16,10 @@ from lightning.pytorch import Callback
 
 import finola
 from finola.training import load_recipe, train
-from finola.training.checkpointing import read_checkpoint
-from finola.training.config import Recipe
-from finola.training.reporting import read_curve
-from finola.training.trainer import Outcome
+from finola.training.checkpoint import read_checkpoint
+from finola.training.recipe import Recipe
+from finola.training.log import read_curve
+from finola.training.run import Outcome
 
 COMMON = (  # for every task
     "data.limit=64",

@@ -17,8 +17,8 @@ from training.runs import full_after, run
 
 from finola.errors import CorruptFileError
 from finola.training import checkpointing as checkpoints
-from finola.training.callbacks import capture, restore
-from finola.training.checkpointing import (
+from finola.training.state import capture, restore
+from finola.training.checkpoint import (
     LAST,
     PREVIOUS,
     _append_checksum,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
-from finola.training.config import ReconstructionRecipe
+from finola.training.recipe import ReconstructionRecipe
 from finola.training.loading import known_keys, list_recipes, load_recipe, save_recipe, settings_of
 from finola.training.sections import seconds
 

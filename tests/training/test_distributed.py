@@ -13,7 +13,7 @@ from training.ranks import photos, run_ranks
 from training.runs import TINY, weights
 
 import finola
-from finola.training.checkpointing import read_checkpoint
+from finola.training.checkpoint import read_checkpoint
 from finola.training.monitor import EXIT_CODE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes as POSIX does")

@@ -19,7 +19,7 @@ from finola.heads import Classifier
 from finola.masked import MaskedFinola
 from finola.training import load_recipe, train
 from finola.training.callbacks import EMA
-from finola.training.initial_weights import initialise_head
+from finola.training.init import initialise_head
 from finola.training.sections import AutoencoderSection, ModelSection
 from finola.training.tasks.base import build_task
 from finola.training.tasks.reconstruction import build_model

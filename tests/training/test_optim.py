@@ -13,7 +13,7 @@ import finola
 from finola.data import RandomCrop, open_data
 from finola.errors import InputError
 from finola.heads import Classifier
-from finola.training.config import Recipe
+from finola.training.recipe import Recipe
 from finola.training.optim import MuonAdamW, build_optimiser, lr_factor, orthogonalised, parameter_groups, peak_lr
 from finola.training.sections import GroupSection, OptimiserSection, ScheduleSection
 

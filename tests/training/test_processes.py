@@ -16,10 +16,10 @@ from training.runs import loss_curve, run, start, tiny
 import finola
 from finola.encoders.mobile_former import MobileFormer
 from finola.errors import InputError
-from finola.training.data_module import per_pass
+from finola.training.data import per_pass
 from finola.training.monitor import RankMonitor
-from finola.training.processes import SharedBuffers, environment_plugins
-from finola.training.reporting import read_curve
+from finola.training.devices import SharedBuffers, environment_plugins
+from finola.training.log import read_curve
 from finola.training.sections import TrainerSection
 from finola.training.strategies import MonitoredFSDP
 from finola.training.strategies import trainer_options as options_for

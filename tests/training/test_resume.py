@@ -13,8 +13,8 @@ import finola
 from finola.cli import main
 from finola.errors import CorruptFileError, InputError
 from finola.training import trainer as engine
-from finola.training.checkpointing import find_resumable, read_checkpoint, stop_signals
-from finola.training.data_module import outlive_signals
+from finola.training.checkpoint import find_resumable, read_checkpoint, stop_signals
+from finola.training.data import outlive_signals
 
 EMA = "trainer.ema_decay=0.9"
 

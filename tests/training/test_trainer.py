@@ -24,12 +24,12 @@ from finola.recipes.table import GROUPS, STARTING_POINTS
 from finola.training import callbacks, load_recipe, train
 from finola.training import checkpointing as checkpoints
 from finola.training import trainer as engine
-from finola.training.checkpointing import PlainCheckpointIO, read_checkpoint
+from finola.training.checkpoint import PlainCheckpointIO, read_checkpoint
 from finola.training.loading import list_recipes
-from finola.training.reporting import Curve, build_loggers, read_curve
+from finola.training.log import Curve, build_loggers, read_curve
 from finola.training.tasks.base import build_task
 from finola.training.tasks.reconstruction import Reconstruction
-from finola.training.trainer import WriteError
+from finola.training.run import WriteError
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, at: int, spoiled: Any) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from finola.autoencoder import Autoencoder
 from finola.codec.elastic_coder import ElasticCoder
-from finola.codec.entropy_model import CLASSES, CONTEXTS, TABLES, Coder, band_ranges, laplace, step_size
+from finola.codec.entropy_model import CLASSES, CONTEXTS, TABLES, Coder, band_ranges, laplace
 from finola.codec.rans import Table, frequencies
 from finola.config import ModelConfig
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
@@ -65,11 +65,6 @@ class Calibration:
     def synthesise(self, b: Tensor) -> Tensor:
         """b (T, K) → latents (T, D)."""
         return (self.mean + b.double() @ self.synthesis.double().T).float()
-
-    def quantised(self, latents: Tensor, step: int) -> Tensor:
-        """Quantise and dequantise latents (T, D) as a file with this step does."""
-        values = torch.from_numpy(self.coder.quantise(self.analyse(latents), step).values)
-        return self.synthesise(values.float() * step_size(step)).to(latents)
 
     def levels(self, latents: Tensor) -> Tensor:
         """Latents (T, D) → nearest levels of the fixed-length mode, 0 … LAST_LEVEL, of the rotated latents."""

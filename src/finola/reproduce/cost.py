@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from finola.config import MOBILE_FORMERS, ModelConfig
-from finola.training.config import Recipe
+from finola.training.recipe import Recipe
 
 TRAINING_FACTOR = 3
 """Multiply–adds of a training step relative to a forward pass: the backward pass costs twice as much."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finola.files import write_json
-from finola.training.config import Recipe
+from finola.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,19 +64,17 @@ def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
 
 def validation_curve(run: Path, recipe: Recipe) -> list[tuple[int, float]]:
     """Images seen and PSNR of every validation of a run; the first may precede training."""
-    from finola.training.reporting import CURVE, read_curve
+    from finola.training.checkpoint import CURVE
+    from finola.training.log import read_curve
 
     rows = [row for row in read_curve(run / CURVE) if "val/psnr" in row]
-    steps = [int(row["step"]) + 1 for row in rows]
-    if recipe.trainer.validate_first and steps:
-        steps[0] = 0
-    psnr = (float(f"{row['val/psnr']:.{DIGITS}g}") for row in rows)
-    return [(step * recipe.data.batch_size, value) for step, value in zip(steps, psnr, strict=True)]
+    return [(int(row["step"]) * recipe.data.batch_size, float(f"{row['val/psnr']:.{DIGITS}g}")) for row in rows]
 
 
 def minutes(run: Path) -> float:
     """Minutes of training over all parts of a resumed run."""
-    from finola.training.reporting import CURVE, read_curve
+    from finola.training.checkpoint import CURVE
+    from finola.training.log import read_curve
 
     curve = read_curve(run / CURVE)
     return round(curve[-1]["seconds"] / 60, 2) if curve else 0.0

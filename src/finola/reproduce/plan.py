@@ -8,7 +8,7 @@ from finola.config import MOBILE_FORMERS, ModelConfig, nearest
 from finola.errors import InputError, UnknownNameError
 from finola.model_counts import Count, count_masked, sizes
 from finola.reproduce import cost
-from finola.training.config import MaskedRecipe, NetsRecipe, Recipe, ReconstructionRecipe
+from finola.training.recipe import MaskedRecipe, NetsRecipe, Recipe, ReconstructionRecipe
 from finola.training.sections import seconds
 
 FLOPS_PER_MULTIPLY_ADD = 2

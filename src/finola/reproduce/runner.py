@@ -21,8 +21,8 @@ from finola.files import write_json
 from finola.recipes.table import canonical
 from finola.reproduce.definitions import SCALES, Claim, Row
 from finola.reproduce.measures import machine, measure, minutes, validation_curve
-from finola.training.config import Recipe
 from finola.training.loading import load_recipe, settings_of
+from finola.training.recipe import Recipe
 
 RUNS, RESULTS = Path("runs/reproduce"), Path("results/reproduce")
 SUMMARY, DATA, MACHINE = "summary.json", "data.json", "machine.json"

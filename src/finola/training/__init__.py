@@ -1,4 +1,4 @@
-"""Training: a recipe configures a Lightning Trainer and one module per task. Runs resume exactly from any step.
+"""Training: a recipe configures one loop (`loop.py`) and one module per task. Runs resume exactly from any step.
 
 >>> from finola.training import load_recipe, train
 >>> train(load_recipe("smoke", ["schedule.epochs=2"]), "runs/smoke")     # doctest: +SKIP
@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING
 from finola.errors import require
 
 if TYPE_CHECKING:
-    from finola.training.config import Recipe as Recipe
+    from finola.training.export import export as export
     from finola.training.loading import list_recipes as list_recipes
     from finola.training.loading import load_recipe as load_recipe
-    from finola.training.model_export import export as export
-    from finola.training.trainer import Outcome as Outcome
-    from finola.training.trainer import train as train
+    from finola.training.recipe import Recipe as Recipe
+    from finola.training.run import Outcome as Outcome
+    from finola.training.run import train as train
 
 _MODULES = {
-    "Outcome": "finola.training.trainer",
-    "Recipe": "finola.training.config",
-    "export": "finola.training.model_export",
+    "Outcome": "finola.training.run",
+    "Recipe": "finola.training.recipe",
+    "export": "finola.training.export",
     "list_recipes": "finola.training.loading",
     "load_recipe": "finola.training.loading",
-    "train": "finola.training.trainer",
+    "train": "finola.training.run",
 }
 __all__ = ["Outcome", "Recipe", "export", "list_recipes", "load_recipe", "train"]
 
-require("lightning", "tensorboard", "torchmetrics", "yaml")
+require("lightning", "tensorboard", "yaml")
 
 
 def __getattr__(name: str) -> object:
-    """Import public names on first use: reading a recipe needs neither torch nor Lightning."""
+    """Import public names on first use: reading a recipe needs neither torch nor Fabric."""
     if name not in _MODULES:
         raise AttributeError(f"finola.training has no attribute {name!r}; available: {', '.join(_MODULES)}.")
     return getattr(importlib.import_module(_MODULES[name]), name)

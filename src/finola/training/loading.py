@@ -20,7 +20,7 @@ import yaml
 from finola.config import nearest
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError, first_line, shorten
 from finola.recipes.table import RECIPES
-from finola.training.config import TASKS, Recipe, ReconstructionRecipe, recipe_class
+from finola.training.recipe import TASKS, Recipe, ReconstructionRecipe, recipe_class
 from finola.training.sections import GroupSection
 
 RECIPE = "recipe.yaml"

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from finola.config import nearest
 from finola.errors import InputError
-from finola.training.config import Recipe
+from finola.training.devices import divide_like, gather
+from finola.training.recipe import Recipe
 from finola.training.sections import GroupSection, OptimiserSection, ScheduleSection
-from finola.training.sharding import divide_like, gather
 
 COMMON = "common"
 
@@ -83,16 +83,20 @@ def layer_shares(model: nn.Module, decay: float) -> dict[str, tuple[str, float]]
     return {name: (f"layer-{layer}", decay ** (top - layer)) for name, layer in layers.items()}
 
 
-def build_optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """Build AdamW, SGD or MuonAdamW over `parameter_groups`."""
+def build_optimiser(model: nn.Module, recipe: Recipe, *, on_gpu: bool = False) -> torch.optim.Optimizer:
+    """Build AdamW, SGD or MuonAdamW over `parameter_groups`; on a GPU, AdamW with fused kernels."""
     section = recipe.optimiser
     groups = parameter_groups(model, section, peak_lr(recipe))
     if not groups:
         raise InputError(f"{recipe.model.name} has no trainable parameters. Check model.frozen and head.frozen.")
     if section.kind == "sgd":
         return torch.optim.SGD(groups, momentum=section.momentum)
-    kind = MuonAdamW if any(group.get("muon") for group in groups) else torch.optim.AdamW
-    return kind(groups, betas=(section.betas[0], section.betas[1]), eps=section.eps)
+    betas = (section.betas[0], section.betas[1])
+    if any(group.get("muon") for group in groups):
+        return MuonAdamW(groups, betas=betas, eps=section.eps)
+    # Fused kernels unscale gradients themselves, after they are clipped, so they exclude the scaler of 16-mixed.
+    fused = (on_gpu and recipe.trainer.precision != "16-mixed") or None
+    return torch.optim.AdamW(groups, betas=betas, eps=section.eps, fused=fused)
 
 
 def _matches(name: str, group: GroupSection) -> bool:
@@ -117,7 +121,8 @@ class MuonAdamW(torch.optim.AdamW):
     """AdamW, with Muon updates for parameter groups that set `muon=True`.
 
     Muon updates a matrix along the orthogonalised momentum of its gradient. Convolution weights are treated as
-    matrices (out, in · height · width), which torch.optim.Muon does not support.
+    matrices (out, in · height · width), which torch.optim.Muon does not support. timm's Muon does, but it iterates in
+    bfloat16, and updates the other parameters with NAdamW.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float) -> None:
@@ -139,9 +144,7 @@ class MuonAdamW(torch.optim.AdamW):
         all_groups = self.param_groups
         for group in all_groups:
             if group.get("muon"):
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._muon_update(parameter, group)
+                self._muon_update(group)
         self.param_groups = [group for group in all_groups if not group.get("muon")]
         try:
             super().step()
@@ -149,18 +152,24 @@ class MuonAdamW(torch.optim.AdamW):
             self.param_groups = all_groups
         return loss
 
-    def _muon_update(self, parameter: Tensor, group: dict[str, Any], momentum: float = 0.95) -> None:
-        gradient, state = parameter.grad, self.state[parameter]
-        assert gradient is not None
-        if not state:  # AdamW expects these keys when a checkpoint is loaded
-            state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(parameter)
-        state["step"] += 1
-        mean = state["exp_avg"].lerp_(gradient, 1 - momentum)
-        update = gather(gradient.lerp(mean, momentum)).flatten(1)  # Nesterov
-        rows, columns = update.shape
-        step = divide_like(orthogonalised(update).reshape(parameter.shape), parameter)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(step, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
+    def _muon_update(self, group: dict[str, Any], momentum: float = 0.95) -> None:
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if not parameters:
+            return
+        gradients = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:  # AdamW expects these keys when a checkpoint is loaded
+                state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(parameter)
+            state["step"] += 1
+        means = [self.state[parameter]["exp_avg"] for parameter in parameters]
+        torch._foreach_lerp_(means, gradients, 1 - momentum)
+        updates = torch._foreach_lerp(gradients, means, momentum)  # Nesterov
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        for parameter, update in zip(parameters, updates, strict=True):
+            matrix = gather(update).flatten(1)
+            step = divide_like(orthogonalised(matrix).reshape(parameter.shape), parameter)
+            parameter.add_(step, alpha=-group["lr"] * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5)
 
 
 def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
@@ -184,13 +193,11 @@ def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
     return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
 
 
-def lr_factor(
-    section: ScheduleSection, steps_per_epoch: int, share_of_time: Callable[[], float] = lambda: 0.0
-) -> Callable[[int], float]:
-    """Schedule: the multiplier of the peak learning rate as a function of the step, counted from 0.
+def lr_factor(section: ScheduleSection, steps_per_epoch: int) -> Callable[..., float]:
+    """Schedule: the multiplier of the peak learning rate, a function of the step, counted from 0, and share of time.
 
     Linear warm-up, then step decay at the milestones, or cosine decay over all steps or over the time limit, of which
-    `share_of_time()` is the fraction used so far.
+    the share is used so far.
 
     >>> factor = lr_factor(ScheduleSection(epochs=10, warmup_epochs=4), steps_per_epoch=1)
     >>> factor(0), factor(3), round(factor(10), 6)
@@ -202,13 +209,13 @@ def lr_factor(
     total, warmup = steps_per_epoch * section.epochs, round(steps_per_epoch * section.warmup_epochs)
     milestones = [round(steps_per_epoch * epoch) for epoch in section.milestones]
 
-    def factor(step: int) -> float:
+    def factor(step: int, share_of_time: float = 0.0) -> float:
         if step < warmup:
             return (step + 1) / warmup
         if milestones:
             return float(0.1 ** sum(step >= milestone for milestone in milestones))
         by_steps = (step - warmup) / max(1, total - warmup)
-        progress = min(max(share_of_time() if section.clock == "time" else by_steps, 0.0), 1.0)
+        progress = min(max(share_of_time if section.clock == "time" else by_steps, 0.0), 1.0)
         return section.final_lr_fraction + (1 - section.final_lr_fraction) * 0.5 * (1 + math.cos(math.pi * progress))
 
     return factor

@@ -106,11 +106,9 @@ class ClassifySection(SizedCropSection):
 
 @dataclass
 class LossSection:
-    """Loss of the task `reconstruction`: L2 or PSNR on pixels, of original or quantised vectors."""
+    """Loss of the task `reconstruction`: L2 or PSNR on pixels."""
 
     kind: str = setting("l2", "l2", "psnr")  # psnr: the mean over images of −PSNR, the evaluation metric
-    quantised_fraction: float = setting(0.0, low=0, high=1)  # of the batch, by the calibration of `model.weights`
-    quantisation_steps: list[int] = setting((80, 168), low=0, high=255)
 
 
 @dataclass
@@ -227,21 +225,23 @@ class ScheduleSection:
     clock: str = setting("steps", "steps", "time")  # steps: cosine over `epochs`; time: over `trainer.max_time`
 
 
+PRECISIONS = ("auto", "32-true", "64-true", "bf16-true", "16-true", "bf16-mixed", "16-mixed")
+
+
 @dataclass
 class TrainerSection:
-    """Options of Lightning's Trainer, EMA and validation."""
+    """Devices and precision of `lightning.fabric`, limits of the run, EMA and validation."""
 
     accelerator: str = "auto"
     devices: str = "auto"  # processes per node, or auto
     num_nodes: int = setting(1, low=1)
     strategy: str = setting("auto", "auto", "ddp", "fsdp")  # auto: ddp if there are several processes
-    heartbeat_timeout: float = setting(20.0, low=0.01)  # seconds after which a silent process is lost and others end
-    precision: str = "32-true"
+    precision: str = setting("32-true", *PRECISIONS)  # auto: bf16-mixed on CUDA, 32-true elsewhere
     accumulate_grad_batches: int = setting(1, low=1)  # forward passes per optimisation step
     gradient_clip_val: float | None = None  # maximum gradient norm
     ema_decay: float | None = None  # of the exponential moving average of weights, such as 0.999
     sync_batchnorm: bool | None = None  # None: on if several GPUs are used; needs CUDA
-    deterministic: bool = False
+    deterministic: bool = False  # only deterministic algorithms, which may be slower
     max_steps: int | None = setting(None, low=1)
     max_time: str | None = None  # such as 45s, 30m, 1h30m, 2d
     check_val_every_n_epoch: int = setting(1, low=1)

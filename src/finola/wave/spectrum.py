@@ -8,9 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from finola.errors import InputError
 
 Size = tuple[int, int]
 SIXTEENTHS = 16  # periods are whole numbers of sixteenths of the image's side
@@ -83,6 +86,17 @@ class Spectrum:
         triples = [[int(part) for part in triple.split(",")] for triple in str(data["waves"]).split()]
         side, period, radius = (float(str(data[key])) for key in ("side", "period", "radius"))
         return cls(int(side), int(period), radius, torch.tensor(triples, dtype=torch.int64))
+
+    @classmethod
+    def read(cls, path: Path, image_size: Size) -> Spectrum:
+        """Read the spectrum whose side is nearest to `image_size` from a file written by `finola spectrum`."""
+        try:
+            content = json.loads(path.expanduser().read_text(encoding="utf-8"))
+            spectra = [cls.from_json(entry) for entry in content["spectra"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"The spectrum {path} is not a file written by finola spectrum: {error}.") from error
+        side = math.sqrt(image_size[0] * image_size[1])
+        return min(spectra, key=lambda spectrum: abs(math.log(spectrum.side / side)))
 
 
 def _wave_count(coordinates: int, image_size: Size) -> int:

@@ -11,7 +11,7 @@ from training.runs import COMMON, weights
 import finola
 from finola.errors import InputError
 from finola.training import load_recipe, train
-from finola.training.config import Recipe
+from finola.training.recipe import Recipe
 from finola.training.tasks.nets import Nets
 
 OWN = (

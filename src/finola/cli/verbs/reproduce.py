@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from finola.reproduce.definitions import Claim
     from finola.reproduce.runner import Job
-    from finola.training.config import Recipe
+    from finola.training.recipe import Recipe
 
 HELP = "reproduce the claims of the paper: run what they need and print ours beside the paper's"
 HOURS = 10

@@ -11,8 +11,8 @@ from finola.errors import InputError
 from finola.locations import user_path
 
 if TYPE_CHECKING:
-    from finola.training.config import Recipe
-    from finola.training.trainer import Outcome
+    from finola.training.recipe import Recipe
+    from finola.training.run import Outcome
 
 HELP = "train a model from a recipe; runs can be stopped and resumed"
 EXIT = {"finished": 0, "diverged": 1, "interrupted": 130}
@@ -81,16 +81,9 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or f"runs/{folder}"
 
     _check_export(args, recipe, out)
-    from finola.cli.output import print_error
-    from finola.training.monitor import EXIT_CODE, LostRankError
-    from finola.training.trainer import train
+    from finola.training.run import train
 
-    try:
-        outcome = train(recipe, out, resume=args.resume, export_to=args.export, half=args.half, quiet=args.json)
-    except LostRankError as error:
-        if error.announce:
-            print_error("train", f"{error}.")
-        return EXIT_CODE
+    outcome = train(recipe, out, resume=args.resume, export_to=args.export, half=args.half, quiet=args.json)
     return _report(outcome, recipe, args.json)
 
 
@@ -99,8 +92,8 @@ def _check_export(args: argparse.Namespace, recipe: Recipe, out: str) -> None:
 
     from finola.cli.output import WEIGHTS, input_files
     from finola.files import output_paths
+    from finola.training.devices import is_first_process
     from finola.training.loading import RECIPE
-    from finola.training.processes import is_first_process
 
     run, own = user_path(out), args.export is None
     folder = run / "model" if own else user_path(args.export)
@@ -115,7 +108,7 @@ def _report(outcome: Outcome, recipe: Recipe, as_json: bool) -> int:
     from dataclasses import asdict
 
     from finola.cli.output import print_json, print_line, say
-    from finola.training.processes import is_first_process
+    from finola.training.devices import is_first_process
 
     if not is_first_process():  # only rank 0 reports; launchers treat other exit codes as a crash
         return 0

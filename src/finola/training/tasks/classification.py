@@ -12,16 +12,15 @@ from torch import Tensor
 from finola.data import Batch
 from finola.errors import InputError
 from finola.heads import Classifier, ranks
-from finola.training.config import ClassifyRecipe, Recipe
-from finola.training.data_module import Photos
-from finola.training.initial_weights import initialise_head
+from finola.training.data import Photos
+from finola.training.init import initialise_head
+from finola.training.recipe import ClassifyRecipe, Recipe
 from finola.training.tasks.base import Task
 
 
 class Classify(Task):
     """Train a `Classifier` on cross-entropy; validate by top-1 and top-5 accuracy."""
 
-    metric_names: ClassVar[tuple[str, ...]] = ("accuracy", "accuracy_5")
     monitor: ClassVar[str] = "accuracy"
     model: Classifier
     recipe: ClassifyRecipe
@@ -60,14 +59,13 @@ class Classify(Task):
         )
         return {"cross_entropy": F.cross_entropy(self.model(images), targets, label_smoothing=head.label_smoothing)}
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if self.skip_validation:
-            return
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
         known = (batch.labels >= 0) & ~batch.replaced
         label_ranks = ranks(self.model(batch.images), batch.labels.clamp_min(0))[known]
-        self.log_metric("accuracy", (label_ranks < 1).float())
+        metrics = {"accuracy": (label_ranks < 1).float()}
         if len(self.model.classes) > 5:
-            self.log_metric("accuracy_5", (label_ranks < 5).float())
+            metrics["accuracy_5"] = (label_ranks < 5).float()
+        return metrics
 
 
 def mix(images: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
-import torch.distributed
-from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from finola.data import Loader, PhotoDataset
@@ -18,9 +16,10 @@ from finola.heads.detection_model import DetectionModel
 from finola.heads.detector import Detector, image_sizes
 from finola.heads.mask_rcnn import Segmenter
 from finola.heads.visualisation import draw_detections
-from finola.training.config import DetectRecipe, ObjectRecipe, Recipe
-from finola.training.data_module import Photos
-from finola.training.initial_weights import initialise_head
+from finola.training.data import Photos
+from finola.training.devices import gather_objects
+from finola.training.init import initialise_head
+from finola.training.recipe import DetectRecipe, ObjectRecipe, Recipe
 from finola.training.tasks.base import Task
 
 MIN_SCORE = 0.5  # of objects drawn in sample images
@@ -33,8 +32,7 @@ class Objects(Photos):
     val: ObjectDataset
 
     def __init__(self, recipe: ObjectRecipe, masks: bool) -> None:
-        LightningDataModule.__init__(self)
-        self.recipe, self.masks, self.crops_per_image = recipe, masks, 1
+        self.recipe, self.masks = recipe, masks
         data, section = recipe.data, recipe.objects
         low, high = section.short_side
         multi_scale = MultiScale(
@@ -52,8 +50,8 @@ class Objects(Photos):
         photos = self._open(path, split, transform, limit)
         return ObjectDataset(photos.source, transform, classes=classes, masks=self.masks, seed=self.recipe.seed)
 
-    def _load(self, dataset: PhotoDataset, batch: int, shuffle: bool) -> Loader:
-        loader = super()._load(dataset, batch, shuffle)
+    def _load(self, dataset: PhotoDataset, batch: int, **options: Any) -> Loader:
+        loader = super()._load(dataset, batch, **options)
         loader.collate_fn = collate_objects
         return loader
 
@@ -65,12 +63,7 @@ class Detect(Task):
     masks: ClassVar[bool] = False
     model: DetectionModel
     recipe: ObjectRecipe
-
-    def __init__(self, recipe: ObjectRecipe, initialise: bool = True) -> None:
-        super().__init__(recipe, initialise)
-        self._sizes: Tensor | None = None
-        self._results: list[dict[str, Any]] = []
-        self._seen: list[int] = []
+    _sizes: Tensor  # of the sample images
 
     @staticmethod
     def build(recipe: ObjectRecipe, initialise: bool = True) -> DetectionModel:
@@ -99,36 +92,36 @@ class Detect(Task):
     def losses(self, images: Tensor, batch: Any) -> dict[str, Tensor]:
         return self.model.losses(images, batch.sizes, batch.targets)
 
-    def validation_step(self, batch: ObjectBatch, batch_idx: int) -> None:
-        if self.skip_validation:
-            return
-        sizes = image_sizes(batch.images, batch.sizes)
-        for number, detections in enumerate(self.model.detect(batch.images, batch.sizes)):
-            target = batch.targets[number]
-            if not batch.replaced[number]:
-                photo = detections.resized(sizes[number], target["photo_size"])
-                self._results += known_classes(photo.to_coco(target["image_id"], self._val.categories))
-                self._seen.append(int(batch.indices[number]))
-        if batch_idx == 0:
-            count = self.recipe.logging.samples
-            self.samples, self._sizes = batch.images[:count], batch.sizes[:count]
-
-    def on_validation_epoch_end(self) -> None:
-        results, seen = _gather(self._results), _gather(self._seen)
-        self._results, self._seen = [], []
-        if self.skip_validation or not seen:
-            return
-        truth = ground_truth(self._val.source, sorted(set(seen)), self._val.categories)
+    def validate(self, batches: Iterator[ObjectBatch], dataset: PhotoDataset) -> dict[str, float]:
+        assert isinstance(dataset, ObjectDataset)
+        results: list[dict[str, Any]] = []
+        seen: list[int] = []
+        for batch in self.keeping_samples(batches):
+            if not seen:
+                self._sizes = batch.sizes
+            sizes = image_sizes(batch.images, batch.sizes)
+            for number, detections in enumerate(self.model.detect(batch.images, batch.sizes)):
+                target = batch.targets[number]
+                if not batch.replaced[number]:
+                    photo = detections.resized(sizes[number], target["photo_size"])
+                    results += known_classes(photo.to_coco(target["image_id"], dataset.categories))
+                    seen.append(int(batch.indices[number]))
+        ranks = gather_objects((results, seen))
+        results, seen = [entry for rank in ranks for entry in rank[0]], [entry for rank in ranks for entry in rank[1]]
+        if not seen:
+            return {}
+        truth, found = ground_truth(dataset.source, sorted(set(seen)), dataset.categories), dict[str, float]()
         for kind, prefix in (("bbox", ""), ("segm", "mask_")) if self.masks else (("bbox", ""),):
             metrics = average_precision(truth, results, kind)
             for name in ("AP", "AP50", "AP75"):
-                if metrics[name] is not None:
-                    self.log(f"val/{prefix}{name.lower()}", metrics[name], rank_zero_only=False)
+                if (value := metrics[name]) is not None:
+                    found[f"val/{prefix}{name.lower()}"] = value
+        return found
 
     def sample_images(self, images: Tensor) -> Tensor:
         """Draw the detected objects on the sample photos."""
         drawn = images.clone()
-        for number, detections in enumerate(self.model.detect(images, self._sizes)):
+        for number, detections in enumerate(self.model.detect(images, self._sizes[: len(images)])):
             height, width = image_sizes(images, self._sizes)[number]
             drawing = draw_detections(
                 images[number, :, :height, :width], detections.above(MIN_SCORE), self.model.classes
@@ -136,23 +129,9 @@ class Detect(Task):
             drawn[number, :, :height, :width] = drawing.to(drawn) / 255
         return drawn
 
-    @property
-    def _val(self) -> ObjectDataset:
-        dataset: ObjectDataset = self.trainer.datamodule.val  # type: ignore[attr-defined]
-        return dataset
-
 
 class Segment(Detect):
     """Train a `Segmenter` on the losses of Mask R-CNN; validate by mask AP."""
 
     monitor: ClassVar[str] = "mask_ap"
     masks: ClassVar[bool] = True
-
-
-def _gather(own: list[Any]) -> list[Any]:
-    """Concatenate the lists of all processes."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return own
-    lists: list[list[Any]] = [[] for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather_object(lists, own)
-    return [entry for entries in lists for entry in entries]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from finola.data import Batch
 from finola.masked import MaskedFinola, Prediction, masked_loss, random_places
-from finola.training.config import MaskedRecipe
-from finola.training.initial_weights import initialise_masked
+from finola.training.init import initialise_masked
+from finola.training.recipe import MaskedRecipe
 from finola.training.tasks.base import Task
 
 
 class Masked(Task):
     """Train a `MaskedFinola` on masked pixels; validate by their PSNR, with the same mask positions each time."""
 
-    metric_names: ClassVar[tuple[str, ...]] = ("psnr",)
     model: MaskedFinola
     recipe: MaskedRecipe
 
@@ -36,16 +33,12 @@ class Masked(Task):
         unused = sum((matrix.sum() for matrix in self.model.transition.parameters()), torch.zeros_like(loss))
         return {"l2": loss + 0 * unused}
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if self.skip_validation:
-            return
-        images = batch.images
-        predicted, masked = self.predict(images, seed=batch_idx)
-        squares = ((predicted.clamp(0, 1) - images).square() * masked).flatten(1).sum(1)
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
+        seed = int(batch.indices[0])  # the same positions in every validation
+        predicted, masked = self.predict(batch.images, seed)
+        squares = ((predicted.float().clamp(0, 1) - batch.images.float()).square() * masked).flatten(1).sum(1)
         psnrs = -10 * (squares / (3 * masked.flatten(1).sum(1))).log10()
-        self.log_metric("psnr", psnrs[~batch.replaced])
-        if batch_idx == 0:
-            self.samples = images[: self.recipe.logging.samples]
+        return {"psnr": psnrs[~batch.replaced]}
 
     def predict(self, images: Tensor, seed: int = 0) -> Prediction:
         """Predict with mask positions that depend only on `seed`."""

@@ -13,8 +13,9 @@ from finola.data import Batch
 from finola.encoders import build_encoder
 from finola.errors import require
 from finola.serialization import Pretrained
-from finola.training.config import MocoRecipe
-from finola.training.initial_weights import initialise_encoder
+from finola.training.devices import is_distributed
+from finola.training.init import initialise_encoder
+from finola.training.recipe import MocoRecipe
 from finola.training.tasks.base import Task
 
 
@@ -64,7 +65,6 @@ class Contrast(Task):
     groups do not depend on the number of processes.
     """
 
-    metric_names: ClassVar[tuple[str, ...]] = ("retrieval_accuracy",)
     monitor: ClassVar[str] = "retrieval_accuracy"
     model: MoCo
     recipe: MocoRecipe
@@ -112,20 +112,15 @@ class Contrast(Task):
         self.queue[index] = keys.to(self.queue.dtype)
         self.position.add_(len(keys)).remainder_(size)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if self.skip_validation:
-            return
-        images = batch.images
-        similarity = self.model(images) @ self.model.keys(images.flip(3)).T
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
+        similarity = self.model(batch.images) @ self.model.keys(batch.images.flip(3)).T
         correct = similarity.argmax(1) == torch.arange(len(similarity), device=similarity.device)
-        self.log_metric("retrieval_accuracy", correct[~batch.replaced].float())
+        return {"retrieval_accuracy": correct[~batch.replaced].float()}
 
 
 def _processes() -> tuple[int, int]:
     """Rank of this process and number of processes."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
+    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if is_distributed() else (0, 1)
 
 
 def _gathered(x: Tensor) -> Tensor:

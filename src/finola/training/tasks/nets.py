@@ -8,7 +8,6 @@ the network after the read-out.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,14 +17,13 @@ from finola.data import Batch, CentreCrop, PhotoDataset
 from finola.data.sources import evenly
 from finola.elastic import encoder_of
 from finola.encoders.waves import WaveEncoder
-from finola.metrics import MS_SSIM_SIDE, ms_ssim, psnr, ssim
 from finola.model_zoo import create
 from finola.tiling import cut, join
-from finola.training.config import NetsRecipe
-from finola.training.data_module import Photos
-from finola.training.initial_weights import initialise_autoencoder
-from finola.training.processes import print_on_rank_zero
-from finola.training.tasks.base import Task
+from finola.training.data import Photos
+from finola.training.devices import print_on_rank_zero
+from finola.training.init import initialise_autoencoder
+from finola.training.recipe import NetsRecipe
+from finola.training.tasks.base import Task, measure_images
 from finola.wave.codebook_fit import fit_codebook
 
 ERROR_FLOOR = 2e-4  # of the linear error, 37 dB: limits the weight of flat images
@@ -38,7 +36,6 @@ LAMBDA = 0.12  # squared error in units of the squared step per bit
 class Nets(Task):
     """Train the networks of a model with exact waves; an elastic one validates with 4096 latents per 256×256 pixels."""
 
-    metric_names: ClassVar[tuple[str, ...]] = ("psnr", "ssim", "ms_ssim")
     model: Autoencoder
     recipe: NetsRecipe
 
@@ -102,17 +99,8 @@ class Nets(Task):
         values = torch.where(quantised[:, None], levels * step[:, None], values)
         return join(codebook.tiles(codebook.decode(values, index), tile), grid)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if self.skip_validation:
-            return
-        images, readable = batch.images, ~batch.replaced  # exclude photos that replace unreadable ones
-        out = self.model(images)
-        self.log_metric("psnr", psnr(out, images)[readable])
-        self.log_metric("ssim", ssim(out, images)[readable])
-        if min(images.shape[-2:]) >= MS_SSIM_SIDE:
-            self.log_metric("ms_ssim", ms_ssim(out, images)[readable])
-        if batch_idx == 0:
-            self.samples = images[: self.recipe.logging.samples]
+    def measure(self, batch: Batch) -> dict[str, Tensor]:
+        return measure_images(self.model(batch.images), batch)
 
 
 def _log_uniform(count: int, limits: list[float]) -> Tensor:

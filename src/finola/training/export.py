@@ -11,11 +11,10 @@ from finola.errors import MissingFileError
 from finola.files import write_tensors, write_text
 from finola.hub import WEIGHTS
 from finola.serialization import FULL_PRECISION, load_weights
-from finola.training.callbacks import EMA_KEY
-from finola.training.checkpointing import BEST, LAST, read_checkpoint
-from finola.training.config import ObjectRecipe, Recipe
+from finola.training.checkpoint import BEST, CURVE, LAST, read_checkpoint
 from finola.training.loading import RECIPE, load_recipe
-from finola.training.reporting import CURVE, read_curve
+from finola.training.log import read_curve
+from finola.training.recipe import ObjectRecipe, Recipe
 from finola.training.sections import CropSection
 from finola.training.tasks.base import task_class
 
@@ -75,26 +74,17 @@ def write_model(recipe: Recipe, run: Path, target: Path, checkpoint: Path | None
     checkpoint = checkpoint or find_checkpoint(run)
     content = read_checkpoint(checkpoint)
     model: Any = task_class(recipe).build(recipe, initialise=False)
-    load_weights(model, weights_of(content), checkpoint)
+    task = {key[6:]: value for key, value in content["task"].items() if key.startswith("model.")}
+    load_weights(model, content["average"] or task, checkpoint)
     model.eval().save_pretrained(target)
     if half:
         state = model.state_dict().items()
         halved = {key for key, _ in model.named_parameters() if FULL_PRECISION not in key}
         halved |= {key for key, _ in state if key.endswith(HALF_BUFFER)}
         write_tensors(target / WEIGHTS, {key: value.half() if key in halved else value for key, value in state})
-    text = card(recipe, read_curve(run / CURVE), int(content["global_step"]), EMA_KEY in content.get("callbacks", {}))
+    text = card(recipe, read_curve(run / CURVE), content["step"], content["average"] is not None)
     write_text(target / "README.md", text)
     return target
-
-
-def weights_of(content: dict[str, Any]) -> dict[str, Any]:
-    """Model weights of a checkpoint: the EMA weights if EMA was enabled."""
-    ema = content.get("callbacks", {}).get(EMA_KEY)
-    if ema is not None:
-        mean: dict[str, Any] = ema["mean"]
-        return mean
-    state = content["state_dict"].items()
-    return {key.removeprefix("model."): value for key, value in state if key.startswith("model.")}
 
 
 def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) -> str:
@@ -156,8 +146,8 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
 
 
 def _metrics(curve: list[dict[str, float]], step: int) -> dict[str, float]:
-    """Metrics of the last validation before step `step`."""
-    validated = [row for row in curve if any(key.startswith("val/") for key in row) and row["step"] < step]
+    """Metrics of the last validation up to step `step`."""
+    validated = [row for row in curve if any(key.startswith("val/") for key in row) and row["step"] <= step]
     last = validated[-1] if validated else {}
     return {key[4:].upper().replace("_", "-"): value for key, value in last.items() if key.startswith("val/")}
 

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
@@ -16,8 +17,8 @@ from finola.hub import WEIGHTS, encoder_name, read_config, resolve
 from finola.masked import MaskedFinola
 from finola.model_zoo import load
 from finola.serialization import load_weights, read_weights
-from finola.training.config import Recipe
-from finola.training.processes import print_on_rank_zero
+from finola.training.devices import print_on_rank_zero
+from finola.training.recipe import Recipe
 from finola.training.sections import ModelSection
 from finola.wave.initialisation import wave_basis
 
@@ -140,6 +141,21 @@ def _without_encoder(trained: Autoencoder, model: Autoencoder) -> dict[str, Tens
     if hasattr(model, "wave_encoder") and (basis := wave_basis(trained)) is not None:
         fits |= {f"wave_encoder.basis.{key}": value for key, value in basis.state_dict().items()}
     return fits
+
+
+def scale_transition(model: Autoencoder, factor: float) -> None:
+    """Multiply the random matrices of the transition by `factor`.
+
+    Every step adds A ẑ to z, so that with the default matrices the map varies several times as much as q, and the first
+    hundred steps of training only undo this.
+    """
+    if not factor > 0:
+        raise InputError(f"model.transition_scale is {factor}, but must be positive.")
+    if model.config.is_waves or "transition" not in model._modules:
+        raise InputError(f"model.transition_scale is {factor}, but {model.config} has no random matrices to scale.")
+    with torch.no_grad():
+        for parameter in model.transition.parameters():
+            parameter.mul_(factor)
 
 
 def is_frozen(name: str, patterns: list[str]) -> bool:

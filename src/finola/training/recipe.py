@@ -19,7 +19,7 @@ class Recipe:
     128
     """
 
-    module: ClassVar[str] = ""  # module:class of the Lightning module
+    module: ClassVar[str] = ""  # module:class of the task
     example: ClassVar[str] = "mf-w720"  # a model name, for error messages
 
     model: sections.ModelSection = field(default_factory=sections.ModelSection)
@@ -101,11 +101,6 @@ class ReconstructionRecipe(CropRecipe):
     task: str = "reconstruction"
     loss: sections.LossSection = field(default_factory=sections.LossSection)
     paper_psnr: float | None = None  # PSNR in dB reported by the paper for this row
-
-    def check(self) -> None:
-        super().check()
-        if self.model.compile and self.loss.quantised_fraction:
-            raise _no_effect("model.compile", "loss.quantised_fraction")
 
 
 @dataclass

@@ -1,13 +1,14 @@
-"""Lightning data module: training and validation loaders of a recipe for the current process."""
+"""Training and validation photos of a recipe, as the batches of one process."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from lightning.pytorch import LightningDataModule
+from lightning.fabric import Fabric
 
 from finola.data import (
-    Batch,
     CentreCrop,
     Loader,
     PhotoDataset,
@@ -19,22 +20,20 @@ from finola.data import (
 )
 from finola.data.sources import evenly
 from finola.errors import InputError
-from finola.training.config import CropRecipe, Recipe
+from finola.training.recipe import CropRecipe, Recipe
 from finola.training.sections import CropSection
 
 WORKER_GRACE_PERIOD = 30  # seconds between SIGTERM and the end of a loader worker
 
 
-class Photos(LightningDataModule):
+class Photos:
     """Training and validation photos of a recipe.
 
     `data.batch_size` is divided among processes and gradient-accumulation passes.
     """
 
     def __init__(self, recipe: CropRecipe) -> None:
-        super().__init__()
         self.recipe: Recipe = recipe
-        self.crops_per_image = recipe.data.crops_per_image
         data, size, side = recipe.data, recipe.image_size, getattr(recipe.data, "size", None)
         transform = train_transform(data, (side, side) if side else size)
         self.train = self._open(data.path, "train", transform, data.limit, data.crops_per_image, data.augment)
@@ -57,54 +56,65 @@ class Photos(LightningDataModule):
         dataset = open_data(
             path, split, transform=transform, seed=self.recipe.seed, crops_per_image=crops, augment=augment
         )
-        if limit is not None and limit < 1:
-            raise InputError(f"data.limit and data.val_limit must be at least 1, but one is {limit}.")
         dataset.source = evenly(dataset.source, limit)
         return dataset
 
     def check_processes(self, processes: int) -> None:
-        """Raise InputError if there are fewer validation photos than processes."""
+        """Raise InputError if there are fewer validation photos than processes, or the batch cannot be divided."""
+        per_pass(self.recipe, processes)
         if len(self.val) < processes:
             raise InputError(
                 f"{self.val.source.where} has {len(self.val)} validation photos, fewer than the {processes} processes. "
                 "Add photos, raise data.val_limit, or lower trainer.devices."
             )
 
-    def train_dataloader(self) -> Loader:
-        return self._load(self.train, per_pass(self.recipe, self._processes), shuffle=True)
+    def open_loaders(self, fabric: Fabric) -> None:
+        """Open the loaders of this process."""
+        batch, on_gpu = per_pass(self.recipe, fabric.world_size), fabric.device.type == "cuda"
+        self.train_loader = self._load(self.train, batch, shuffle=True, pin_memory=on_gpu)
+        batch = self.recipe.data.val_batch_size or batch
+        self.val_loader = self._load(self.val, batch, shuffle=False, pin_memory=on_gpu)
 
-    def val_dataloader(self) -> Loader:
-        batch = self.recipe.data.val_batch_size or per_pass(self.recipe, self._processes)
-        return self._load(self.val, batch, shuffle=False)
+    def _load(self, dataset: PhotoDataset, batch: int, **options: Any) -> Loader:
+        workers = self.recipe.data.num_workers
+        loader = make_loader(dataset, batch, workers="auto" if workers is None else workers, floats=False, **options)
+        loader.worker_init_fn = outlive_signals
+        return loader
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Number of training batches of one process. Photos after the last full batch are dropped."""
+        return len(self.train_loader)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of optimisation steps per epoch. Photos after the last full batch are dropped."""
-        accumulate = self.recipe.trainer.accumulate_grad_batches
-        photos = per_pass(self.recipe, self._processes) * self._processes // self.crops_per_image
-        return -(-(len(self.train) // max(1, photos)) // accumulate)
+        """Number of optimisation steps per epoch; the last one may have fewer passes."""
+        return -(-self.batches_per_epoch // self.recipe.trainer.accumulate_grad_batches)
 
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        # Convert on the device: transferring bytes is cheaper than transferring floats.
-        return batch._replace(images=batch.images.float().div_(255))
+    def steps(self, epoch: int, batch: int) -> Iterator[list[Any]]:
+        """The batches of the passes of each step of an epoch, from a batch on."""
+        self.train_loader.load_state_dict({"epoch": epoch, "step": batch})
+        passes: list[Any] = []
+        for one in self.train_loader:
+            passes.append(one)
+            if len(passes) == self.recipe.trainer.accumulate_grad_batches:
+                yield passes
+                passes = []
+        if passes:
+            yield passes
 
-    @property
-    def _processes(self) -> int:
-        return self.trainer.world_size if self.trainer else 1
+    def validation_batches(self, fabric: Fabric, stopped: Callable[[], bool]) -> Iterator[Any]:
+        """Validation batches of this process, on its device, until `stopped()`."""
+        for batch in self.val_loader:
+            if stopped():
+                return
+            yield self.on_device(batch, fabric)
 
-    def _load(self, dataset: PhotoDataset, batch: int, shuffle: bool) -> Loader:
-        workers = self.recipe.data.num_workers
-        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-        loader = make_loader(
-            dataset,
-            batch,
-            shuffle=shuffle,
-            workers="auto" if workers is None else workers,
-            floats=False,
-            pin_memory=on_gpu,
-        )
-        loader.worker_init_fn = outlive_signals
-        return loader
+    def on_device(self, batch: Any, fabric: Fabric) -> Any:
+        """Move a batch of bytes to the device, which costs less than floats, and convert its images to [0, 1]."""
+        batch = fabric.to_device(batch)
+        images = fabric.strategy.precision.convert_input(batch.images.float().div_(255))
+        return batch._replace(images=images)
 
 
 def outlive_signals(worker: int) -> None:
