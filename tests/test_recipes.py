@@ -15,9 +15,9 @@ from finola.config import ModelConfig
 from finola.data import Batch
 from finola.model_zoo import PAPER
 from finola.recipes.table import canonical
-from finola.training.recipe import MocoRecipe, Recipe
 from finola.training.loading import list_recipes, load_recipe, settings_of
 from finola.training.optim import build_optimiser, peak_lr
+from finola.training.recipe import MocoRecipe, Recipe
 from finola.training.tasks.base import build_task
 
 RECIPES = list_recipes()
@@ -46,13 +46,8 @@ ON_OTHER_DATA = ("detection/", "probe/", "finetune/", "supervised/", "moco/")
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith(ON_OTHER_DATA)])
 def test_every_recipe_runs_a_step(name: str) -> None:
     recipe = loaded(name)
-    if (
-        recipe.task == "reconstruction" and recipe.loss.quantised_fraction
-    ):  # initialised from a calibrated model, such as the bundled one
-        recipe = replace(recipe, model=replace(recipe.model, weights=name.removesuffix("-quantised")))
-    else:
-        recipe = reduced(recipe)
-        recipe = replace(recipe, model=replace(recipe.model, weights=None))
+    recipe = reduced(recipe)
+    recipe = replace(recipe, model=replace(recipe.model, weights=None))
     recipe = replace(recipe, name="", about="", **({"paper_psnr": None} if recipe.task == "reconstruction" else {}))
     if repr(recipe) not in STEPPED:
         take_a_step(recipe)

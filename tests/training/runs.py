@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from lightning.pytorch import Callback
 
 import finola
-from finola.training import load_recipe, train
+from finola.training import load_recipe, loop, train
 from finola.training.checkpoint import read_checkpoint
-from finola.training.recipe import Recipe
+from finola.training.data import Photos
 from finola.training.log import read_curve
+from finola.training.recipe import Recipe
 from finola.training.run import Outcome
+from finola.training.state import State
 
 COMMON = (  # for every task
     "data.limit=64",
@@ -67,8 +68,8 @@ def start(
 
 def weights(folder: Path, name: str = "last.ckpt") -> dict[str, torch.Tensor]:
     content = read_checkpoint(folder / name)
-    moments = content["optimizer_states"][0]["state"]
-    return content["state_dict"] | {f"moment {i}": state["exp_avg"] for i, state in moments.items()}
+    moments = content["optimiser"]["state"]
+    return content["task"] | {f"moment {i}": state["exp_avg"] for i, state in moments.items()}
 
 
 def same_weights(a: Path, b: Path) -> bool:
@@ -85,20 +86,20 @@ def killed(folder: Path, where: str, *overrides: str) -> int:
     code = """
 import os, signal, sys
 from pathlib import Path
-from training.runs import SignalAt, run
-from finola.training import checkpointing as checkpoints
-from finola.training import trainer as engine
+import pytest
+from training.runs import run, send_signal
+from finola.training import checkpoint
 folder, where, *overrides = sys.argv[1:]
-if where == "writing":
-    link = checkpoints.link
-    def die(*names):
-        link(*names)
-        os.kill(os.getpid(), signal.SIGKILL)
-    checkpoints.link = die
-else:
-    build = engine.build_callbacks
-    engine.build_callbacks = lambda *args: [SignalAt(signal.SIGKILL, int(where)), *build(*args)]
-run(Path(folder), *overrides)
+with pytest.MonkeyPatch.context() as patch:
+    if where == "writing":
+        keep = checkpoint._keep
+        def die(*names):
+            keep(*names)
+            os.kill(os.getpid(), signal.SIGKILL)
+        checkpoint._keep = die
+    else:
+        send_signal(patch, signal.SIGKILL, int(where))
+    run(Path(folder), *overrides)
 """
     paths = [str(Path(finola.__file__).parents[1]), str(Path(__file__).parents[1])]
     environment = os.environ | {
@@ -109,31 +110,34 @@ run(Path(folder), *overrides)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600).returncode
 
 
-def full_after(size: int) -> Callable[..., int]:
-    """Method `write` of a file on a disk with `size` free bytes."""
-    written = 0
+def before_steps(patch: pytest.MonkeyPatch, action: Callable[[State], None]) -> None:
+    """Call `action(state)` before every optimisation step."""
+    step = loop.train_step
 
-    def write(self: Any, data: bytes) -> int:
-        nonlocal written
-        written += len(data)
-        if written > size:
-            self.error = OSError(errno.ENOSPC, "No space left on device")
-            raise self.error
-        return len(data)
+    def wrapped(state: State, batches: list[Any]) -> dict[str, torch.Tensor]:
+        action(state)
+        return step(state, batches)
 
-    return write
+    patch.setattr(loop, "train_step", wrapped)
 
 
-class SignalAt(Callback):
-    """Send a signal to this process during a training step or validation."""
+def send_signal(patch: pytest.MonkeyPatch, number: signal.Signals, step: int, validating: bool = False) -> None:
+    """Send a signal to this process before a step, or during the validation after `step` steps."""
+    if not validating:
+        before_steps(patch, lambda state: os.kill(os.getpid(), number) if state.step == step else None)
+        return
+    validate, batches = loop.validate, Photos.validation_batches
 
-    def __init__(self, number: signal.Signals, step: int, validating: bool = False) -> None:
-        self.number, self.step, self.validating = number, step, validating
+    def in_validation(state: State, *rest: Any) -> None:
+        def interrupted(self: Photos, *arguments: Any) -> Iterator[Any]:
+            for count, batch in enumerate(batches(self, *arguments)):
+                if count == 0:
+                    os.kill(os.getpid(), number)
+                yield batch
 
-    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        if not self.validating and trainer.global_step == self.step:
-            os.kill(os.getpid(), self.number)
+        with pytest.MonkeyPatch.context() as inner:
+            if state.step == step:
+                inner.setattr(Photos, "validation_batches", interrupted)
+            validate(state, *rest)
 
-    def on_validation_batch_start(self, trainer: Any, *_: Any) -> None:
-        if self.validating and trainer.global_step == self.step:
-            os.kill(os.getpid(), self.number)
+    patch.setattr(loop, "validate", in_validation)

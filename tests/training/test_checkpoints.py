@@ -17,7 +17,6 @@ from training.runs import full_after, run
 
 from finola.errors import CorruptFileError
 from finola.training import checkpointing as checkpoints
-from finola.training.state import capture, restore
 from finola.training.checkpoint import (
     LAST,
     PREVIOUS,
@@ -27,6 +26,7 @@ from finola.training.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from finola.training.state import capture, restore
 
 
 def content(step: int) -> dict[str, Any]:

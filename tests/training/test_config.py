@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
-from finola.training.recipe import ReconstructionRecipe
 from finola.training.loading import known_keys, list_recipes, load_recipe, save_recipe, settings_of
+from finola.training.recipe import ReconstructionRecipe
 from finola.training.sections import seconds
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -50,8 +50,9 @@ RESULTS = Path(__file__).parents[2] / "results"
         ("task=reconstructoin", ["'reconstructoin'", "reconstruction?"]),
         ("data.flip=yes", ["data.flip", "'yes'", "true or false"]),
         ("data.limit=-3", ["data.limit", "-3", "at least 1"]),
-        ("loss.quantised_fraction=2", ["loss.quantised_fraction", "2.0", "between 0 and 1"]),
-        ("loss.quantisation_steps=[9,3]", ["loss.quantisation_steps", "[9, 3]", "smallest"]),
+        ("trainer.ema_decay=2", ["trainer.ema_decay", "2.0", "between 0 and 1"]),
+        ("trainer.precision=8-mixed", ["trainer.precision", "8-mixed", "bf16-mixed"]),
+        ("data.scale=[0.9,0.3]", ["data.scale", "[0.9, 0.3]", "smallest"]),
         ("data.scale=[0.5]", ["data.scale", "[0.5]", "smallest"]),
         ("optimiser.groups=3", ["optimiser.groups", "'3'", "section"]),
     ],
@@ -219,7 +220,7 @@ def test_untrusted_recipes_are_bounded(text: str, tmp_path: Path) -> None:
         "optimiser.groups." * 9 + "lr=1",
         "x" * 5000 + "=1",
         "optimiser.groups.mine=3",
-        "loss.quantisation_steps=[[80, 168], 168]",
+        "data.scale=[[0.1, 0.2], 1]",
         "objects={}",
         "optimiser.groups.mine.match=[[x]]",
         "trainer.max_time=" + "9" * 400 + "d",

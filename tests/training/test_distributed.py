@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from finola.training.monitor import EXIT_CODE
 from training.ranks import photos, run_ranks
 from training.runs import TINY, weights
 
 import finola
 from finola.training.checkpoint import read_checkpoint
-from finola.training.monitor import EXIT_CODE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes as POSIX does")
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from finola.training.callbacks import EMA
 from safetensors.torch import load_file, save_file
 from training.runs import TINY, weights
 
@@ -18,7 +19,6 @@ from finola.errors import CorruptFileError, InputError
 from finola.heads import Classifier
 from finola.masked import MaskedFinola
 from finola.training import load_recipe, train
-from finola.training.callbacks import EMA
 from finola.training.init import initialise_head
 from finola.training.sections import AutoencoderSection, ModelSection
 from finola.training.tasks.base import build_task

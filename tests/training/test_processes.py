@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from finola.training.monitor import RankMonitor
+from finola.training.strategies import MonitoredFSDP
+from finola.training.strategies import trainer_options as options_for
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
@@ -17,12 +20,9 @@ import finola
 from finola.encoders.mobile_former import MobileFormer
 from finola.errors import InputError
 from finola.training.data import per_pass
-from finola.training.monitor import RankMonitor
 from finola.training.devices import SharedBuffers, environment_plugins
 from finola.training.log import read_curve
 from finola.training.sections import TrainerSection
-from finola.training.strategies import MonitoredFSDP
-from finola.training.strategies import trainer_options as options_for
 
 
 def trainer_options(section: TrainerSection) -> dict[str, Any]:

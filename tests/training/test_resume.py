@@ -7,14 +7,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from training.runs import STEPS_PER_EPOCH, TINY, SignalAt, killed, loss_curve, run, same_weights
+from training.runs import STEPS_PER_EPOCH, TINY, killed, loss_curve, run, same_weights, send_signal
 
 import finola
 from finola.cli import main
 from finola.errors import CorruptFileError, InputError
-from finola.training import trainer as engine
-from finola.training.checkpoint import find_resumable, read_checkpoint, stop_signals
+from finola.training.checkpoint import find_resumable, read_checkpoint
 from finola.training.data import outlive_signals
+from finola.training.loop import stop_signals
 
 EMA = "trainer.ema_decay=0.9"
 
@@ -32,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_resuming_a_killed_run_equals_the_uninterrupted_run(whole: Path, tmp_path: Path, where: str) -> None:
     code = killed(tmp_path / "run", where, EMA, "trainer.max_steps=20", "checkpoint.every_steps=1")
     assert code == -signal.SIGKILL
-    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == (11 if where == "11" else 1)
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["step"] == (11 if where == "11" else 1)
     outcome = run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
     assert outcome.step == 20
     assert same_weights(tmp_path / "run", whole)
@@ -43,11 +43,11 @@ def test_resuming_around_the_end_of_an_epoch_equals_the_uninterrupted_run(
     whole: Path, tmp_path: Path, step: int
 ) -> None:
     run(tmp_path / "run", EMA, f"trainer.max_steps={step}")
-    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == step
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["step"] == step
     run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
     assert same_weights(tmp_path / "run", whole)
     assert loss_curve(tmp_path / "run") == loss_curve(whole)
-    means = [read_checkpoint(folder / "last.ckpt")["callbacks"]["EMA"]["mean"] for folder in (tmp_path / "run", whole)]
+    means = [read_checkpoint(folder / "last.ckpt")["average"] for folder in (tmp_path / "run", whole)]
     assert all((means[0][key] == means[1][key]).all() for key in means[0])
 
 
@@ -55,13 +55,12 @@ def test_resuming_around_the_end_of_an_epoch_equals_the_uninterrupted_run(
 def test_signal_writes_a_checkpoint_and_reports_the_resume_command(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    build = engine.build_callbacks
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "build_callbacks", lambda *args: [SignalAt(number, 10), *build(*args)])
+        send_signal(patched, number, 10)
         outcome = run(tmp_path / "run", EMA)
     assert (outcome.status, outcome.step, outcome.signal) == ("interrupted", 11, number.name)
     assert f"finola train --resume --out {tmp_path / 'run'}" in outcome.message
-    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 11
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["step"] == 11
     assert not (tmp_path / "run" / "model").exists()
     run(tmp_path / "run", EMA, "trainer.max_steps=20", resume=True)
     assert same_weights(tmp_path / "run", whole)
@@ -70,10 +69,8 @@ def test_signal_writes_a_checkpoint_and_reports_the_resume_command(
 def test_signal_during_validation_stops_it_without_losing_steps(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = engine.build_callbacks
-    caught = SignalAt(signal.SIGTERM, STEPS_PER_EPOCH, validating=True)
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "build_callbacks", lambda *args: [caught, *build(*args)])
+        send_signal(patched, signal.SIGTERM, STEPS_PER_EPOCH, validating=True)
         outcome = run(tmp_path / "run", EMA, "data.val_batch_size=1")
     assert (outcome.status, outcome.step, outcome.best) == ("interrupted", STEPS_PER_EPOCH, {})
     run(tmp_path / "run", EMA, "trainer.max_steps=20", "data.val_batch_size=1", resume=True)
@@ -83,11 +80,10 @@ def test_signal_during_validation_stops_it_without_losing_steps(
 def test_sigterm_exits_with_143_and_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build = engine.build_callbacks
-    monkeypatch.setattr(engine, "build_callbacks", lambda *args: [SignalAt(signal.SIGTERM, 3), *build(*args)])
+    send_signal(monkeypatch, signal.SIGTERM, 3)
     assert main(["train", "smoke", *TINY, "--out", str(tmp_path / "run")]) == 143
     printed = capsys.readouterr().err
-    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 4
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["step"] == 4
     assert "SIGTERM" in printed and "step 4" in printed and "--resume" in printed
 
 

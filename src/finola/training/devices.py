@@ -28,9 +28,13 @@ from finola.training.sections import TrainerSection
 T = TypeVar("T", bound=nn.Module)
 
 
+clock = time.monotonic
+"""The clock of all training code; tests replace it."""
+
+
 def now() -> float:
-    """Return monotonic time in seconds. All training code uses this function, so that tests can replace it."""
-    return time.monotonic()
+    """Return monotonic time in seconds."""
+    return clock()
 
 
 def build_fabric(section: TrainerSection) -> Fabric:

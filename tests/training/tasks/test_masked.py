@@ -10,8 +10,8 @@ from training.runs import COMMON, weights
 
 from finola.masked import MaskedFinola, random_places
 from finola.training import load_recipe, train
-from finola.training.recipe import Recipe
 from finola.training.log import read_curve
+from finola.training.recipe import Recipe
 
 
 def masked(variant: str, *overrides: str) -> Recipe:

@@ -5,39 +5,40 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 from torch import Tensor
-from training.runs import STEPS_PER_EPOCH, TINY, full_after, loss_curve, run, same_weights, tiny, weights
+from training.runs import STEPS_PER_EPOCH, TINY, before_steps, loss_curve, run, same_weights, tiny, weights
 
 import finola
 from finola.cli import main
-from finola.errors import UnknownNameError
+from finola.errors import InputError, UnknownNameError
 from finola.image_io import read_photo
 from finola.recipes.table import GROUPS, STARTING_POINTS
-from finola.training import callbacks, load_recipe, train
-from finola.training import checkpointing as checkpoints
-from finola.training import trainer as engine
-from finola.training.checkpoint import PlainCheckpointIO, read_checkpoint
+from finola.training import checkpoint, devices, load_recipe, log, train
+from finola.training.checkpoint import read_checkpoint
 from finola.training.loading import list_recipes
-from finola.training.log import Curve, build_loggers, read_curve
+from finola.training.log import Curve, read_curve
+from finola.training.run import WriteError
+from finola.training.state import State
 from finola.training.tasks.base import build_task
 from finola.training.tasks.reconstruction import Reconstruction
-from finola.training.run import WriteError
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, at: int, spoiled: Any) -> None:
-    original = Reconstruction.losses
+    original, steps = Reconstruction.losses, [0]
+    before_steps(monkeypatch, lambda state: steps.append(state.step))
 
     def losses(self: Reconstruction, images: Tensor, batch: Any) -> dict[str, Tensor]:
         found = original(self, images, batch)
-        return spoiled(self, found) if self.trainer.global_step == at else found
+        return spoiled(self, found) if steps[-1] == at else found
 
     monkeypatch.setattr(Reconstruction, "losses", losses)
 
@@ -50,12 +51,7 @@ def nan_gradient(task: Reconstruction, losses: dict[str, Tensor]) -> dict[str, T
     return {"l2": losses["l2"] + (task.model.transition.A * 0).sum().sqrt()}
 
 
-def nan_q(task: Reconstruction, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    task.model.propagate(torch.full((1, 1, 32), float("nan")))
-    return losses
-
-
-@pytest.mark.parametrize(("what", "spoiled"), [("loss", nan_loss), ("gradient", nan_gradient), ("vector q", nan_q)])
+@pytest.mark.parametrize(("what", "spoiled"), [("loss", nan_loss), ("gradient", nan_gradient)])
 def test_nan_stops_the_run_reports_the_step_and_keeps_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, spoiled: Any
 ) -> None:
@@ -63,8 +59,27 @@ def test_nan_stops_the_run_reports_the_step_and_keeps_the_last_checkpoint(
     outcome = run(tmp_path / "run", "checkpoint.every_steps=5")
     assert outcome.status == "diverged"
     assert all(value in outcome.message for value in (what, "step 13", "epoch 2", "last.ckpt"))
-    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 10
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["step"] == 10
     assert all(value.isfinite().all() for value in weights(tmp_path / "run").values())
+
+
+def test_nan_on_an_accelerator_is_found_before_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, the flag is read with what is logged and before checkpoints, because reading it waits for the device."""
+    note, check = State.note_finite, State.check_finite
+
+    def note_only(self: State, loss: Tensor, norm: Tensor) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(State, "check_finite", lambda self: None)
+            note(self, loss, norm)
+
+    monkeypatch.setattr(State, "note_finite", note_only)
+    assert State.check_finite is check
+    spoil(monkeypatch, at=12, spoiled=nan_loss)
+    outcome = run(tmp_path / "run", "checkpoint.every_steps=5", "logging.every_steps=100")
+    assert outcome.status == "diverged" and "step 13" in outcome.message
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["step"] == 10
 
 
 def test_nan_before_the_first_checkpoint_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +91,7 @@ def test_nan_before_the_first_checkpoint_is_reported(tmp_path: Path, monkeypatch
 def test_exported_weights_are_the_ema_weights(tmp_path: Path) -> None:
     run(tmp_path / "run", "trainer.ema_decay=0.99", "trainer.max_steps=8")
     content = read_checkpoint(tmp_path / "run" / "last.ckpt")
-    mean, raw = content["callbacks"]["EMA"]["mean"], content["state_dict"]
+    mean, raw = content["average"], content["task"]
     model = finola.load(tmp_path / "run" / "model")
     exported = model.state_dict()
     assert all(torch.equal(exported[key], mean[key]) for key in exported)
@@ -88,14 +103,14 @@ def test_ema_follows_its_formula(tmp_path: Path) -> None:
     last, before = (read_checkpoint(tmp_path / "run" / name) for name in ("last.ckpt", "previous.ckpt"))
     decay = min(0.5, (1 + 3) / (10 + 3))
     key = "decoder.refinement.to_pixels.weight"
-    expected = decay * before["callbacks"]["EMA"]["mean"][key] + (1 - decay) * last["state_dict"][f"model.{key}"]
-    assert torch.allclose(last["callbacks"]["EMA"]["mean"][key], expected, atol=1e-7)
+    expected = decay * before["average"][key] + (1 - decay) * last["task"][f"model.{key}"]
+    assert torch.allclose(last["average"][key], expected, atol=1e-7)
 
 
 def test_gradient_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
     run(tmp_path / "one", "trainer.max_steps=6")
     run(tmp_path / "two", "trainer.max_steps=6", "trainer.accumulate_grad_batches=2", "checkpoint.every_steps=3")
-    assert read_checkpoint(tmp_path / "two" / "last.ckpt")["global_step"] == 6
+    assert read_checkpoint(tmp_path / "two" / "last.ckpt")["step"] == 6
     run(tmp_path / "first", "trainer.max_steps=1")
     first, one, two = (weights(tmp_path / name) for name in ("first", "one", "two"))
     keys = [key for key in one if not key.startswith("moment") and one[key].is_floating_point()]
@@ -108,7 +123,7 @@ def test_gradient_accumulation_equals_the_whole_batch(tmp_path: Path) -> None:
     assert distance(one, two) < 0.05 * distance(one, first)
 
 
-def test_clipping_and_compilation_reach_lightning_and_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clipping_and_compilation_take_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
     run(tmp_path / "run", "trainer.gradient_clip_val=1e-9", "model.compile=true", "trainer.max_steps=2")
@@ -117,44 +132,67 @@ def test_clipping_and_compilation_reach_lightning_and_torch(tmp_path: Path, monk
     assert not same_weights(tmp_path / "run", tmp_path / "free")
 
 
-class Passing(Callback):
-    """Advance the clock by an eighth of a second per step, and nowhere else."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.time = 100.0
-        monkeypatch.setattr(callbacks, "now", lambda: self.time)
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.time += 0.125
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an eighth of a second pass before every step, and no time elsewhere."""
+    time = [100.0]
+    monkeypatch.setattr(devices, "clock", lambda: time[-1])
+    before_steps(monkeypatch, lambda state: time.append(time[-1] + 0.125))
 
 
 def test_time_limit_ends_with_checkpoint_validation_and_low_learning_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build, passing = engine.build_callbacks, Passing(monkeypatch)
-    monkeypatch.setattr(engine, "build_callbacks", lambda *args: [passing, *build(*args)])
+    pass_time(monkeypatch)
     outcome = run(tmp_path / "run", "trainer.max_time=2s", "schedule.clock=time", "schedule.epochs=100000")
     assert (outcome.status, outcome.step) == ("finished", 16) and outcome.best
     assert outcome.seconds == pytest.approx(2.0)
     rows = read_curve(tmp_path / "run" / "metrics.csv")
     rates = [row["lr/waves"] for row in rows if "lr/waves" in row]
     assert rates[-1] < 0.2 * max(rates)
-    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == outcome.step
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["step"] == outcome.step
 
 
 def test_checkpoint_interval_in_minutes_follows_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
-    save = PlainCheckpointIO.save_checkpoint
+    write = checkpoint.write_checkpoint
 
-    def note(self: PlainCheckpointIO, checkpoint: dict[str, Any], *rest: Any, **options: Any) -> None:
-        written.append(checkpoint["global_step"])
-        save(self, checkpoint, *rest, **options)
+    def note(content: dict[str, Any], path: Path) -> None:
+        written.append(content["step"])
+        write(content, path)
 
-    monkeypatch.setattr(PlainCheckpointIO, "save_checkpoint", note)
-    build, passing = engine.build_callbacks, Passing(monkeypatch)
-    monkeypatch.setattr(engine, "build_callbacks", lambda *args: [passing, *build(*args)])
+    monkeypatch.setattr(checkpoint, "write_checkpoint", note)
+    pass_time(monkeypatch)
     run(tmp_path / "run", "checkpoint.every_minutes=0.005", "trainer.max_steps=8")
     assert written[:2] == [3, 6]  # 0.3 s are over after three steps
+
+
+@pytest.mark.parametrize("end", ["trainer.max_steps=12", "trainer.max_time=2s"])
+def test_a_stop_inside_an_epoch_stores_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """The last checkpoint knows the validation at the stop, so that a worse model cannot become the best later."""
+    pass_time(monkeypatch)
+    run(tmp_path / "run", end)
+    last, best = (read_checkpoint(tmp_path / "run" / name) for name in ("last.ckpt", "best.ckpt"))
+    rows = [row for row in read_curve(tmp_path / "run" / "metrics.csv") if "val/psnr" in row]
+    assert last["best"] == best["best"] == max(row["val/psnr"] for row in rows)
+    assert rows[-1]["step"] == last["step"] and last["metrics"]["val/psnr"] == rows[-1]["val/psnr"]
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    before = run(tmp_path / "run", "trainer.max_steps=4")
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    after = run(tmp_path / "run", "trainer.max_steps=4", resume=True)
+    assert after == before and after.metrics and after.best
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "summary.json", "best.ckpt"])
+def test_files_that_are_not_of_a_run_are_not_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(InputError, match=re.escape(name)):
+            run(tmp_path / "run", "trainer.max_steps=1", resume=resume)
+    assert [(path.name, path.read_text()) for path in (tmp_path / "run").iterdir()] == [(name, "mine")]
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "curve", "recipe", "pictures"])
@@ -169,13 +207,13 @@ def test_full_disk_raises_one_line_and_keeps_the_last_checkpoint(
 
     with monkeypatch.context() as patched:
         if what == "checkpoint":
-            patched.setattr(checkpoints._Recorder, "write", full_after(2000))
+            patched.setattr(os, "fsync", full)
         elif what == "curve":
             patched.setattr(Curve, "_rewrite", full)
         elif what == "recipe":
-            patched.setattr(checkpoints, "save_recipe", full)
+            patched.setattr(checkpoint, "save_recipe", full)
         else:
-            patched.setattr(callbacks, "save_photo", full)
+            patched.setattr(log, "save_photo", full)
         with pytest.raises(WriteError) as caught:
             run(tmp_path / "run", "trainer.max_steps=8", resume=True)
     message = str(caught.value)
@@ -203,7 +241,7 @@ def test_missing_permission_raises_write_error(tmp_path: Path, monkeypatch: pyte
 def test_run_directory_contains_metrics_samples_summary_and_recipe(tmp_path: Path) -> None:
     outcome = run(tmp_path / "run", "trainer.validate_first=true", "schedule.epochs=2")
     folder = tmp_path / "run"
-    assert list(loss_curve(folder)) == list(range(2 * STEPS_PER_EPOCH))
+    assert list(loss_curve(folder)) == list(range(1, 2 * STEPS_PER_EPOCH + 1))
     with (folder / "metrics.csv").open() as file:
         columns = set(next(csv.reader(file)))
     metrics = {"val/psnr", "val/ssim", "train/images_per_second", "train/gradient_norm", "lr/waves", "seconds"}
@@ -234,25 +272,20 @@ def test_unknown_task_suggests_the_nearest_name() -> None:
         tiny("task=reconstructoin")
 
 
-def test_wandb_logger_is_used_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import lightning.pytorch.loggers as known
-
-    from finola.training import reporting
-
+def test_wandb_is_used_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[str, Any]] = []
-
-    class Fake(Curve):
-        def __init__(self, name: str, save_dir: Path, **options: Any) -> None:
-            super().__init__(save_dir)
-            made.append({"name": name, **options})
-
-    monkeypatch.setattr(reporting, "require", lambda name: None)
-    monkeypatch.setattr(known, "WandbLogger", Fake)
+    logged: list[dict[str, float]] = []
+    wandb_run = SimpleNamespace(log=lambda values, step: logged.append(values), finish=lambda: None)
+    fake = SimpleNamespace(init=lambda **options: made.append(options) or wandb_run, Image=str)
+    monkeypatch.setattr(log, "require", lambda name: None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    assert len(build_loggers(tiny("logging.wandb=true"), tmp_path / "a", 0)) == 3
-    assert made == [{"name": "a", "id": "a", "resume": "allow", "project": "finola", "offline": True}]
-    assert len(build_loggers(tiny(), tmp_path / "a", 0)) == 2
+    run(tmp_path / "without", "trainer.max_steps=1")
+    assert not made
+    run(tmp_path / "with", "trainer.max_steps=1", "logging.wandb=true")
+    assert [(call["name"], call["resume"], call["mode"]) for call in made] == [("with", "allow", "offline")]
+    assert any("train/loss" in values for values in logged) and any("val/psnr" in values for values in logged)
 
 
 def test_progress_bar_shows_speed_psnr_and_remaining_time(
@@ -278,7 +311,7 @@ def test_custom_spectrum_initialises_the_waves(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(json.dumps({"spectra": [own.to_json()]}))
     task = build_task(tiny(f"model.spectrum={tmp_path / 'own.json'}"))
     assert not torch.equal(task.model.encoder.basis.waves, finola.create("waves+conv/32x1@4:16").encoder.basis.waves)
-    with pytest.raises(ValueError, match=r"model\.spectrum is .*no\.json"):
+    with pytest.raises(ValueError, match=r"spectrum .*no\.json"):
         build_task(tiny(f"model.spectrum={tmp_path / 'no.json'}"))
 
 
