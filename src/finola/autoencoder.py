@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -130,7 +128,6 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
     def forward(
         self,
         images: Tensor,
-        on_q: Callable[[Tensor], Tensor] | None = None,
         *,
         latents: int | None = None,
         per_tile: int | None = None,
@@ -139,8 +136,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         """Reconstruct images of any size that is at least one cell.
 
         An image of another size than the model's is split into tiles, each with its own q; the maps of all tiles are
-        joined before decoding. `on_q` is applied to q before propagation, for example to quantise it. Without
-        gradients, images of many tiles are processed in blocks to bound memory.
+        joined before decoding. Without gradients, images of many tiles are processed in blocks to bound memory.
 
         `effort`, 1 to 9, refines q by gradient descent through the decoder, without gradients of the result.
         `latents` and `per_tile` apply to elastic models, see `finola.elastic.encode`.
@@ -153,13 +149,11 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         if (latents, per_tile) != (None, None):
             elastic.encoder_of(self)  # raises InputError
         if effort:
-            if on_q is not None:
-                raise InputError(f"on_q and effort ({effort}) exclude each other; use one of them.")
             return torch.stack([refinement.reconstruct(self, image, effort) for image in images])
 
         def grow(tiles: Tensor) -> Tensor:
             q: Tensor = self.pool(self.encoder(tiles))
-            return self.propagate(q if on_q is None else on_q(q))
+            return self.propagate(q)
 
         return reconstruct(images, grow, self.decode, self.config.image_size, self.config.map_size)
 

@@ -3,8 +3,8 @@
     python ranks.py FOLDER RUNS
 
 RUNS is JSON: a list of runs, one after the other, each with `words` (arguments of `finola`), `world` (number of
-processes) and optionally `fault`, [kind, rank, step]: at that step, that rank is killed (kill), stopped (stop), fails
-(fail), or finds the disk full (full). Process r of run i appends a line `epoch step photo …` to FOLDER/i-r.txt after
+processes) and optionally `fault`, [kind, rank, step]: at that step, that rank is killed (kill), fails (fail), or finds
+the disk full (full). Process r of run i appends a line `epoch step photo …` to FOLDER/i-r.txt after
 every step and writes standard error to FOLDER/i-r.err. The script prints the exit codes of all runs as JSON; a killed
 process has a negative one.
 """
@@ -22,13 +22,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 import finola
 from finola.cli import main
-from finola.training import checkpointing
-from finola.training import trainer as engine
+from finola.training import loop
+from finola.training.state import State
 
 
 def run_ranks(folder: Path, *runs: dict[str, Any]) -> list[list[int]]:
@@ -51,29 +50,27 @@ def photos(folder: Path, run: int, world: int, until: int | None = None) -> list
     return sorted(found)
 
 
-class Log(Callback):
-    def __init__(self, folder: Path, run: int) -> None:
-        self.folder, self.run = folder, run
+def _observed(folder: Path, run: int, rank: int, fault: list[Any]) -> None:
+    """Log the photos of every step, and cause the fault of this run."""
+    kind, faulty, at = fault or ["", -1, -1]
+    step = loop.train_step
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, number: int) -> None:
-        indices = " ".join(map(str, batch.indices.tolist()))
-        with (self.folder / f"{self.run}-{trainer.global_rank}.txt").open("a") as file:
-            file.write(f"{trainer.current_epoch} {trainer.global_step} {indices}\n")
+    def train_step(state: State, batches: list[Any]) -> Any:
+        if rank == faulty and state.step == at:
+            if kind == "fail":
+                raise ValueError("no more photos.")
+            if kind == "full":
+                os.fsync = _full
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        epoch, losses = state.epoch, step(state, batches)
+        for batch in batches:
+            indices = " ".join(map(str, batch.indices.tolist()))
+            with (folder / f"{run}-{rank}.txt").open("a") as file:
+                file.write(f"{epoch} {state.step} {indices}\n")
+        return losses
 
-
-class Fault(Callback):
-    def __init__(self, kind: str, rank: int, step: int) -> None:
-        self.kind, self.rank, self.step = kind, rank, step
-
-    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        if trainer.global_rank != self.rank or trainer.global_step != self.step:
-            return
-        if self.kind == "fail":
-            raise ValueError("no more photos.")
-        if self.kind == "full":
-            checkpointing._append_checksum = _full
-        else:
-            os.kill(os.getpid(), signal.SIGKILL if self.kind == "kill" else signal.SIGSTOP)
+    loop.train_step = train_step
 
 
 def _full(file: Any) -> None:
@@ -90,11 +87,7 @@ def _fork(folder: Path, number: int, run: dict[str, Any], rank: int, port: int) 
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     rank_zero_only.rank = rank  # otherwise the value at import
-    added: list[Callback] = [Log(folder, number)]
-    if "fault" in run:
-        added.append(Fault(*run["fault"]))
-    build = engine.build_callbacks
-    engine.build_callbacks = lambda *args: [*added, *build(*args)]
+    _observed(folder, number, rank, run.get("fault", []))
     code = 1
     try:
         code = main([*run["words"], f"trainer.devices={run['world']}"])
@@ -108,13 +101,7 @@ def _run(folder: Path, number: int, run: dict[str, Any]) -> list[int]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     children = [_fork(folder, number, run, rank, port) for rank in range(run["world"])]
-    kind, faulty, _ = run.get("fault", ["", -1, 0])
-    codes = {}
-    for rank in sorted(range(run["world"]), key=lambda rank: rank == faulty):  # a stopped process never ends
-        if rank == faulty and kind == "stop":
-            os.kill(children[rank], signal.SIGKILL)
-        codes[rank] = os.waitstatus_to_exitcode(os.waitpid(children[rank], 0)[1])
-    return [codes[rank] for rank in range(run["world"])]
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from training.runs import COMMON, run, weights
 
 import finola
-from finola.codec.calibration import FILE, calibrate
 from finola.encoders import build_encoder
 from finola.heads import Classifier
 from finola.image_io import save_photo
@@ -67,14 +66,12 @@ def test_half_precision_halves_the_file_and_preserves_the_output(finished: Path,
 
 
 def test_export_needs_only_the_run_directory(tmp_path: Path) -> None:
-    """The weights, calibration and spectrum that a run was initialised from may be gone."""
-    initial = finola.create("waves+conv/32x1@4:16")
-    initial.save_pretrained(tmp_path / "initial")
-    calibrate(initial, [torch.rand(64, 3, 16, 16)]).save(tmp_path / "initial" / FILE)
+    """The weights and the spectrum that a run was initialised from may be gone."""
+    finola.create("waves+conv/32x1@4:16").save_pretrained(tmp_path / "initial")
     (tmp_path / "own.json").write_text(
         json.dumps({"spectra": [measure_spectrum([torch.rand(4, 3, 16, 16)], side=16, keep=40).to_json()]})
     )
-    words = (f"model.weights={tmp_path / 'initial'}", "loss.quantised_fraction=0.5", "trainer.max_steps=2")
+    words = (f"model.weights={tmp_path / 'initial'}", "trainer.max_steps=2")
     run(tmp_path / "run", *words, f"model.spectrum={tmp_path / 'own.json'}")
     shutil.rmtree(tmp_path / "initial")
     (tmp_path / "own.json").unlink()

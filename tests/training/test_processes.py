@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from finola.training.monitor import RankMonitor
-from finola.training.strategies import MonitoredFSDP
-from finola.training.strategies import trainer_options as options_for
-from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
+from lightning.fabric.strategies.single_device import SingleDeviceStrategy
 from torch import nn
 from training.runs import loss_curve, run, start, tiny
 
@@ -20,13 +16,8 @@ import finola
 from finola.encoders.mobile_former import MobileFormer
 from finola.errors import InputError
 from finola.training.data import per_pass
-from finola.training.devices import SharedBuffers, environment_plugins
+from finola.training.devices import build_fabric, precision_of, synchronise_norms
 from finola.training.log import read_curve
-from finola.training.sections import TrainerSection
-
-
-def trainer_options(section: TrainerSection) -> dict[str, Any]:
-    return options_for(section, RankMonitor(20, str))
 
 
 def test_two_processes_match_one_process_with_twice_the_batch_size(tmp_path: Path) -> None:
@@ -35,7 +26,7 @@ def test_two_processes_match_one_process_with_twice_the_batch_size(tmp_path: Pat
     _, printed = process.communicate(timeout=600)
     assert process.returncode == 0, printed
     one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
-    assert list(one) == list(two) == list(range(20))
+    assert list(one) == list(two) == list(range(1, 21))
     assert all(abs(one[step] - two[step]) < 1e-5 for step in one)
     assert max(abs(one[step] - two[step]) / one[step] for step in one) < 1e-3
     rows = [read_curve(tmp_path / name / "metrics.csv") for name in ("one", "two")]
@@ -45,7 +36,7 @@ def test_two_processes_match_one_process_with_twice_the_batch_size(tmp_path: Pat
     for name in ("one", "two"):  # one process resumes a run of two
         run(tmp_path / name, "trainer.max_steps=24", resume=True)
     one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
-    assert list(two) == list(range(24)) and all(abs(one[step] - two[step]) < 1e-5 for step in one)
+    assert list(two) == list(range(1, 25)) and all(abs(one[step] - two[step]) < 1e-5 for step in one)
 
 
 def test_batch_is_divided_among_processes_and_passes() -> None:
@@ -54,22 +45,19 @@ def test_batch_is_divided_among_processes_and_passes() -> None:
         per_pass(tiny(), processes=3)
 
 
-def test_slurm_leaves_requeueing_to_the_job_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert environment_plugins() == []
-    monkeypatch.setattr(SLURMEnvironment, "detect", staticmethod(lambda: True))
-    assert [plugin.auto_requeue for plugin in environment_plugins()] == [False]
-
-
-def test_ddp_is_the_default_for_several_processes() -> None:
-    assert isinstance(trainer_options(tiny("trainer.devices=2").trainer)["strategy"], DDPStrategy)
-    assert isinstance(
-        trainer_options(tiny("trainer.num_nodes=2", "trainer.devices=1").trainer)["strategy"], DDPStrategy
-    )
-    assert trainer_options(tiny().trainer)["strategy"] == "auto"
-    fsdp = trainer_options(tiny("trainer.devices=4", "trainer.strategy=fsdp").trainer)["strategy"]
-    assert isinstance(fsdp, MonitoredFSDP)
+def test_several_processes_use_ddp_or_fsdp() -> None:
+    assert isinstance(build_fabric(tiny("trainer.devices=2").trainer).strategy, DDPStrategy)
+    assert isinstance(build_fabric(tiny("trainer.num_nodes=2", "trainer.devices=1").trainer).strategy, DDPStrategy)
+    assert isinstance(build_fabric(tiny().trainer).strategy, SingleDeviceStrategy)
+    fsdp = build_fabric(tiny("trainer.devices=4", "trainer.strategy=fsdp").trainer).strategy
+    assert isinstance(fsdp, ModelParallelStrategy)
     with pytest.raises(InputError, match=r"trainer\.strategy.*deepspeed"):
         tiny("trainer.strategy=deepspeed").check()
+
+
+def test_a_missing_gpu_is_reported() -> None:
+    with pytest.raises(InputError, match=r"trainer\.accelerator is gpu.* no GPU"):
+        build_fabric(tiny("trainer.accelerator=gpu").trainer)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +76,15 @@ def test_batch_norms_are_synchronised_where_several_gpus_train(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert trainer_options(tiny(*words).trainer)["sync_batchnorm"] is expected
+    task = synchronise_norms(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), tiny(*words).trainer)
+    assert isinstance(task[1], nn.SyncBatchNorm) is expected
+    precision = "bf16-mixed" if gpus and "accelerator" in words[0] else "32-true"
+    assert precision_of(tiny(*words, "trainer.precision=auto").trainer) == precision
 
 
 def test_unsynchronised_batch_norms_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     def printed(module: nn.Module, processes: int) -> str:
-        callback = SharedBuffers()
-        for _ in range(2):
-            callback.on_train_epoch_start(SimpleNamespace(world_size=processes), module)  # type: ignore[arg-type]
+        synchronise_norms(module, tiny(f"trainer.devices={processes}").trainer)
         return capsys.readouterr().err
 
     encoder = MobileFormer("mf-w720")

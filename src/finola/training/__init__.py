@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from finola.errors import require
 
 if TYPE_CHECKING:
-    from finola.training.export import export as export
     from finola.training.loading import list_recipes as list_recipes
     from finola.training.loading import load_recipe as load_recipe
+    from finola.training.model_export import export as export
     from finola.training.recipe import Recipe as Recipe
     from finola.training.run import Outcome as Outcome
     from finola.training.run import train as train
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Outcome": "finola.training.run",
     "Recipe": "finola.training.recipe",
-    "export": "finola.training.export",
+    "export": "finola.training.model_export",
     "list_recipes": "finola.training.loading",
     "load_recipe": "finola.training.loading",
     "train": "finola.training.run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import random
@@ -20,6 +21,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from finola.errors import InputError
 from finola.layers import BATCH_NORMS
@@ -54,11 +56,15 @@ def build_fabric(section: TrainerSection) -> Fabric:
         strategy = ModelParallelStrategy(_shard, data_parallel_size=processes, tensor_parallel_size=1)
     elif section.strategy == "ddp" or processes > 1:
         # Running statistics are broadcast before validation; ranks may have unequal numbers of batches in it.
-        strategy = DDPStrategy(broadcast_buffers=False)
+        known = inspect.signature(DistributedDataParallel).parameters  # newer versions of PyTorch renamed the option
+        strategy = DDPStrategy(
+            **{"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
+        )
     if on_gpus:
         torch.set_float32_matmul_precision("high")
         print_on_rank_zero("Matrix products of float32 tensors use TF32.")
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for name in ("lightning.fabric", "lightning.pytorch"):  # both report the processes that are started
+        logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*available but not used.*")
         return Fabric(

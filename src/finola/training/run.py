@@ -14,16 +14,16 @@ from pathlib import Path
 import torch
 import torch.distributed
 
-from finola.errors import FinolaError, first_line
+from finola.errors import FinolaError
 from finola.files import write_json, write_text
 from finola.training.checkpoint import LAST, SUMMARY, RunDirectory
 from finola.training.data import Photos
 from finola.training.devices import build_fabric, count_devices, is_distributed, now, seed_all, synchronise_norms
-from finola.training.export import write_model
 from finola.training.init import resolve_encoder
 from finola.training.loading import RECIPE
 from finola.training.log import Log
 from finola.training.loop import fit
+from finola.training.model_export import write_model
 from finola.training.recipe import Recipe
 from finola.training.state import State
 from finola.training.tasks.base import Diverged, build_task, task_class
@@ -95,9 +95,11 @@ def _explaining(folder: Path, target: Path) -> Iterator[None]:
     except RuntimeError as error:
         if not is_distributed() or not any(word in str(error).lower() for word in _NETWORK_WORDS):
             raise
-        raise LostProcessError(
-            f"The connection to another process was lost ({first_line(error)}); {_how_to_resume(folder)}"
-        ) from error
+        problem = "The connection to another process was lost, which says why if it could"
+        raise LostProcessError(f"{problem}; {_how_to_resume(folder)}") from error
+    finally:
+        if is_distributed():
+            torch.distributed.destroy_process_group()
 
 
 def _how_to_resume(folder: Path, remedy: str = "") -> str:
@@ -121,35 +123,31 @@ def _train(recipe: Recipe, folder: Path, resume: bool, target: Path, half: bool,
     if run.content is None:
         task.prepare(photos)
     fabric.launch()
-    try:
-        photos.open_loaders(fabric)
-        state = State(fabric, recipe, synchronise_norms(task, recipe.trainer), photos)
-        if run.content is None:
-            state.seed()
-        else:
-            state.load_state_dict(run.content)
-            if state.finished and (stored := _stored(folder, target)) is not None:
-                return stored
-        run.start(recipe)
-        started, problem, signal_name = now(), None, None
-        with Log(state, folder, quiet) as log:
-            try:
-                signal_name = fit(state, run, log)
-            except Diverged as error:
-                problem = error
-        outcome = Outcome("finished", f"finished at step {state.step}", str(folder), state.step, state.epoch)
-        outcome.seconds, outcome.images_per_second = round(now() - started, 3), round(log.images_per_second, 2)
-        _describe(outcome, state, problem, signal_name)
-        outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
-        if fabric.is_global_zero:
-            if outcome.status == "finished":
-                outcome.model = str(write_model(recipe, folder, target, half=half))
-            _report_unreadable(photos, folder)
-            write_json(folder / SUMMARY, asdict(outcome), indent=2)
-        return outcome
-    finally:
-        if is_distributed():
-            torch.distributed.destroy_process_group()
+    photos.open_loaders(fabric)
+    state = State(fabric, recipe, synchronise_norms(task, recipe.trainer), photos)
+    if run.content is None:
+        state.seed()
+    else:
+        state.load_state_dict(run.content)
+        if state.finished and (stored := _stored(folder, target)) is not None:
+            return stored
+    run.start(recipe)
+    started, problem, signal_name = now(), None, None
+    with Log(state, folder, quiet) as log:
+        try:
+            signal_name = fit(state, run, log)
+        except Diverged as error:
+            problem = error
+    outcome = Outcome("finished", f"finished at step {state.step}", str(folder), state.step, state.epoch)
+    outcome.seconds, outcome.images_per_second = round(now() - started, 3), round(log.images_per_second, 2)
+    _describe(outcome, state, problem, signal_name)
+    outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
+    if fabric.is_global_zero:
+        if outcome.status == "finished":
+            outcome.model = str(write_model(recipe, folder, target, half=half))
+        _report_unreadable(photos, folder)
+        write_json(folder / SUMMARY, asdict(outcome), indent=2)
+    return outcome
 
 
 def _stored(folder: Path, target: Path) -> Outcome | None:

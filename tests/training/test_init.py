@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from finola.training.callbacks import EMA
 from safetensors.torch import load_file, save_file
 from training.runs import TINY, weights
 
@@ -21,6 +21,7 @@ from finola.masked import MaskedFinola
 from finola.training import load_recipe, train
 from finola.training.init import initialise_head
 from finola.training.sections import AutoencoderSection, ModelSection
+from finola.training.state import Average
 from finola.training.tasks.base import build_task
 from finola.training.tasks.reconstruction import build_model
 
@@ -100,7 +101,7 @@ def test_freezing_the_encoder_keeps_the_head_in_training_mode(masked: Path) -> N
     words += ["head.frozen=false", "head.dropout=0.5", "model.frozen=[encoder.*]"]
     recipe = load_recipe("probe/tran1-w720-128", words)
     task = build_task(replace(recipe, classes=["a", "b"])).train()
-    task.on_train_start()
+    task.set_training_mode()
     dropouts = [module for module in task.model.head.modules() if isinstance(module, torch.nn.Dropout)]
     assert dropouts and all(module.training for module in dropouts)
     assert not any(module.training for module in task.model.encoder.modules())
@@ -146,8 +147,6 @@ def test_incomplete_weights_are_rejected(masked: Path) -> None:
 
 def test_ema_weights_of_another_model_are_rejected() -> None:
     """Without the check, a tensor of one row would be broadcast."""
-    mean = EMA(0.9)
-    model = torch.nn.Linear(2, 3)
-    mean.load_state_dict({"steps": 1, "mean": {"weight": torch.zeros(1, 2), "bias": torch.zeros(3)}})
+    task: Any = SimpleNamespace(model=torch.nn.Linear(2, 3))
     with pytest.raises(CorruptFileError, match="EMA"):
-        mean.on_train_start(None, SimpleNamespace(model=model))  # type: ignore[arg-type]
+        Average(0.9, task).load_state_dict({"weight": torch.zeros(1, 2), "bias": torch.zeros(3)}, task)
