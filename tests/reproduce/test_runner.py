@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+import signal
 from pathlib import Path
 
 import pytest
-from training.runs import TINY
+from training.runs import TINY, send_signal
 
 from finola.errors import FinolaError, InputError
 from finola.files import write_text
@@ -106,11 +106,12 @@ def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
     assert launch.trained == ["C = 16", "C = 32"]
 
 
-def test_a_killed_row_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_row_resumes_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, killed = (plan(ROWS[0], "cpu", 0, "smoke", tmp_path / name) for name in ("whole", "killed"))
     train(whole.recipe, whole.folder, quiet=True)
-    part = replace(killed.recipe, trainer=replace(killed.recipe.trainer, max_steps=5))
-    train(part, killed.folder, quiet=True)
+    with monkeypatch.context() as patched:
+        send_signal(patched, signal.SIGTERM, 5)
+        train(killed.recipe, killed.folder, quiet=True)
     (killed.folder / SUMMARY).unlink()  # a killed run leaves a checkpoint and no summary
     assert killed.status() is None
     InProcess()(killed, None)
