@@ -241,8 +241,8 @@ PROMISES = (
                 "pickle files and harmful checkpoints are not executed",
                 tests=(
                     "tests/test_serialization.py::test_a_pickle_file_is_never_read",
-                    f"{TRAINING}/test_checkpoints.py::test_malicious_checkpoint_is_rejected_and_not_executed",
-                    f"{TRAINING}/test_checkpoints.py::test_checkpoint_loads_with_weights_only",
+                    f"{TRAINING}/test_checkpoint.py::test_malicious_checkpoint_is_rejected_and_not_executed",
+                    f"{TRAINING}/test_checkpoint.py::test_checkpoint_contains_the_whole_state",
                     "tests/deployment/test_export.py::test_files_of_torch_export_are_not_opened_unless_trusted",
                 ),
             ),
@@ -262,8 +262,8 @@ PROMISES = (
                 "a crash or a failed write leaves the old file",
                 tests=(
                     "tests/test_files.py",
-                    f"{TRAINING}/test_checkpoints.py::test_failed_write_keeps_the_existing_checkpoint",
-                    f"{TRAINING}/test_checkpoints.py::test_last_and_previous_checkpoints_are_kept",
+                    f"{TRAINING}/test_checkpoint.py::test_failed_write_keeps_the_existing_checkpoint",
+                    f"{TRAINING}/test_checkpoint.py::test_last_and_previous_checkpoints_are_kept",
                 ),
             ),
             Evidence(

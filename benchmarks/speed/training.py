@@ -15,9 +15,9 @@ from torch import Tensor
 from finola.autoencoder import Autoencoder
 from finola.config import ModelConfig
 from finola.data import Batch
-from finola.training.devices import seed_all
-from finola.training.recipe import Recipe, ReconstructionRecipe
+from finola.training.devices import build_fabric, seed_all
 from finola.training.optim import build_optimiser
+from finola.training.recipe import Recipe, ReconstructionRecipe
 from finola.training.sections import LossSection
 from finola.training.tasks.base import Task, build_task, task_class
 from speed.machine import fit_line, flops, gemm_rate, peak_memory, synchronise, timed
@@ -35,7 +35,8 @@ def bench_training(recipe: Recipe, steps: int = 8) -> dict[str, Any]:
     recipe, photos = task_class(recipe).open(recipe)
     task = build_task(recipe).to(device)
     step = stepper(task, recipe)
-    loader = photos.train_dataloader()
+    photos.open_loaders(build_fabric(recipe.trainer))
+    loader = photos.train_loader
     batches = endless(loader, device)
     fixed = next(batches)
     batches.close()  # its workers would take their share of the cores

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from finola.kernels.backward import grow_backward
 from finola.kernels.forward import Matrices, Position, grow
@@ -86,3 +87,22 @@ for signature, run in OPERATORS.items():
     torch.library.impl(f"finola::{name}", "CompositeExplicitAutograd", run)
     torch.library.register_fake(f"finola::{name}", run)  # the same operations, as none depends on values
 torch.library.register_autograd("finola::grow_recorded", _backward, setup_context=_save)
+
+
+def _flops(q: torch.Size, *arguments: Any, **_: Any) -> int:
+    """Both orders take 4·C² FLOPs for each position but the start, for every path of every image."""
+    images, paths, channels = q
+    height, width = arguments[4]
+    flops: int = 4 * channels**2 * (height * width - 1) * images * paths
+    return flops
+
+
+def _backward_flops(gradient: torch.Size, A: torch.Size, *arguments: Any, **_: Any) -> int:
+    """As many as forward for the states, and as many for the matrices if their gradients are wanted."""
+    starts, wanted = arguments[4], arguments[6]
+    forward: int = 4 * A[0] ** 2 * (gradient[1] * gradient[2] - 1) * gradient[0] * (len(starts) // 2)
+    return forward * (1 + any(wanted))
+
+
+register_flop_formula([torch.ops.finola.grow, torch.ops.finola.grow_recorded])(_flops)
+register_flop_formula(torch.ops.finola.grow_backward)(_backward_flops)

@@ -57,9 +57,9 @@ def build_fabric(section: TrainerSection) -> Fabric:
     elif section.strategy == "ddp" or processes > 1:
         # Running statistics are broadcast before validation; ranks may have unequal numbers of batches in it.
         known = inspect.signature(DistributedDataParallel).parameters  # newer versions of PyTorch renamed the option
-        strategy = DDPStrategy(
-            **{"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
-        )
+        option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        options: Any = {option: False}
+        strategy = DDPStrategy(**options)
     if on_gpus:
         torch.set_float32_matmul_precision("high")
         print_on_rank_zero("Matrix products of float32 tensors use TF32.")
