@@ -42,7 +42,7 @@ def coordinates(model: Autoencoder, read: Reader, size: Size, *, prefilter: bool
     encoder = encoder_of(model)
     tile = model.config.image_size
     grid = grid_of(size, tile)
-    p = torch.empty(grid[0], grid[1], encoder.codebook.bases.shape[1], device=model.device)
+    p = encoder.codebook.images.new_empty(*grid, encoder.codebook.bases.shape[1])
     near = neighbours(encoder.prefilter.reach, tile) if prefilter else 0
     for block in blocks(grid, BLOCK, near):
         region = _read(read, block, size, tile)
@@ -139,7 +139,7 @@ def check_effort(effort: int) -> None:
 def decode(model: Autoencoder, latents: Latents, size: Size) -> Tensor:
     """Decode the latents of all tiles of a photo of `size` to an image (3, H, W)."""
     codebook = encoder_of(model).codebook
-    image = torch.empty(3, *size, device=model.device)
+    image = codebook.images.new_empty(3, *size)
 
     def part(indices: Tensor) -> Tensor:
         return codebook.decode(latents.values[indices], latents.bases[indices])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -13,6 +15,27 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 Module = TypeVar("Module", bound=nn.Module)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MEAN, STD = 0.45, 0.25  # of the pixels of photos, about; inputs and outputs of residual networks are scaled by them
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Context in which operations on `device` run in the precision of their inputs."""
+    return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()
+
+
+def autocast_enabled(device: torch.device) -> bool:
+    """Whether autocast is enabled for `device`; False for devices without it, such as meta."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
+def at_least_float32(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Change of a tensor, for `nn.Module._apply`, that keeps float32 where the result would have a lower precision."""
+
+    def precise(tensor: Tensor) -> Tensor:
+        result = change(tensor)
+        low = result.is_floating_point() and torch.finfo(result.dtype).bits < 32
+        return tensor.to(result.device, torch.float32) if low else result
+
+    return precise
 
 
 class AttentionPool(nn.Module):

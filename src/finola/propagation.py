@@ -28,6 +28,7 @@ from finola.kernels.stepwise import Order as Order
 from finola.kernels.stepwise import Step as Step
 from finola.kernels.stepwise import grow_stepwise, norm_linear, transformed
 from finola.kernels.stepwise import normalise as normalise
+from finola.layers import autocast_enabled, without_autocast
 
 CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
 
@@ -136,7 +137,7 @@ def propagate(
         q = q.to(precision)
     else:
         grow = partial(grow_stepwise, step=coefficients, size=size, starts=starts, order=order)
-        if torch.is_autocast_enabled(q.device.type):
+        if autocast_enabled(q.device):
             q = q.float()  # autocast rounds the products of a step, but not the sum of all steps
     recomputed = checkpointing and torch.is_grad_enabled()
     z: Tensor = checkpoint(grow, q, use_reentrant=False) if recomputed else grow(q)
@@ -146,9 +147,7 @@ def propagate(
 
 
 def _without_autocast(q: Tensor, step: Step, size: Position, starts: list[Position], order: Order) -> Tensor:
-    if not torch.is_autocast_enabled(q.device.type):
-        return grow_stepwise(q, step, size, starts, order)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         return grow_stepwise(q, step, size, starts, order)
 
 

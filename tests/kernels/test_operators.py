@@ -179,6 +179,28 @@ def test_torch_compile_of_the_full_graph(start: str) -> None:
         torch.testing.assert_close(compiled(*tensors), function(*tensors))
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("training", [False, True])
+def test_torch_compile_of_the_full_graph_of_a_model(name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    model = finola.create(name).train(training)
+    images = torch.rand(2, 3, *model.config.image_size)
+    expected = model(images)
+    torch.compiler.reset()
+    out = torch.compile(model, fullgraph=True, backend="aot_eager")(images)
+    torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
+    out.sum().backward()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_on_the_meta_device(name: str) -> None:
+    model = finola.create(name).to("meta")
+    images = torch.rand(2, 3, *model.config.image_size, device="meta")
+    out = model(images)
+    out.sum().backward()
+    assert out.is_meta and out.shape == images.shape
+
+
 def dispatched(start: str | Position, paths: int, side: int) -> int:
     """Operations of one forward and backward pass, none of which waits for the device."""
     q = torch.randn(1, paths, 8, requires_grad=True)

@@ -157,6 +157,7 @@ def allocate(errors: Tensor, lengths: Tensor, budget: float) -> Tensor:
     >>> allocate(errors, torch.tensor([1, 2, 3]), budget=5).tolist()
     [1, 2]
     """
+    errors = errors.to(torch.promote_types(errors.dtype, torch.float32))  # bfloat16 cannot count latents
     cost = lengths.to(errors)
     choice = errors.argmin(1)  # λ = 0
     if float(cost[choice].sum()) <= budget:
