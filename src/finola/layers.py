@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from finola.kernels.stepwise import transformed
+
 Module = TypeVar("Module", bound=nn.Module)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MEAN, STD = 0.45, 0.25  # of the pixels of photos, about; inputs and outputs of residual networks are scaled by them
@@ -25,6 +27,27 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def autocast_enabled(device: torch.device) -> bool:
     """Whether autocast is enabled for `device`; False for devices without it, such as meta."""
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Images in channels-last memory, except under function transforms, which have no memory formats."""
+    return images if transformed(images) else images.contiguous(memory_format=torch.channels_last)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """Scaled dot-product attention, by a kernel that function transforms can differentiate if one is active."""
+    with differentiable_attention(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout)
+
+
+def differentiable_attention(*tensors: Tensor) -> AbstractContextManager[object]:
+    """Context in which attention supports function transforms and forward-mode derivatives of `tensors`."""
+    if not transformed(*tensors):
+        return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    context: AbstractContextManager[object] = sdpa_kernel(SDPBackend.MATH)
+    return context
 
 
 def at_least_float32(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -55,7 +78,8 @@ class AttentionPool(nn.Module):
     def forward(self, feature_map: Tensor) -> Tensor:
         tokens = feature_map.flatten(2).transpose(1, 2)  # (N, H·W, in_channels)
         queries = self.queries.expand(tokens.shape[0], -1, -1)  # (N, M, C)
-        q: Tensor = self.attention(queries, tokens, tokens, need_weights=False)[0]
+        # The explicit weights, which are few, have derivatives of any order.
+        q: Tensor = self.attention(queries, tokens, tokens, average_attn_weights=False)[0]
         return q
 
 

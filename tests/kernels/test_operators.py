@@ -10,6 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import finola
+from finola.heads import Classifier
+from finola.masked import MaskedFinola, masked_loss
 from finola.propagation import Coefficients, Position, propagate, start_positions
 from finola.transitions import NormLinear, NormMLP
 
@@ -109,6 +111,8 @@ MODELS = [
     "waves/16x1@4:16",
     "waves+conv/16x1@4:16",
     "test_resnet/8x1@2:64+pos+unit+patch",
+    "waves+nets/64x1@4:16",
+    "mf-w720/8x1@2:32+tran1",
 ]
 
 
@@ -130,6 +134,42 @@ def test_gradients_per_sample_of_a_model(name: str) -> None:
             if key in found:
                 expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 torch.testing.assert_close(found[key][number], expected, atol=1e-9, rtol=1e-6)
+
+
+def test_masked_models_and_classifiers_have_gradients_per_sample() -> None:
+    torch.manual_seed(0)
+    images, places = torch.rand(2, 3, 128, 128), torch.tensor([[1, 2]])
+    for variant in ("e", "b"):
+        model = MaskedFinola("mf-w720/8x1@8:128+patch", variant).eval()
+        parameters = dict(model.named_parameters())
+
+        def error(parameters: dict[str, Tensor], image: Tensor, model: MaskedFinola = model) -> Tensor:
+            return masked_loss(functional_call(model, parameters, (image[None], places)), image[None])
+
+        found = vmap(grad(error), (None, 0))(parameters, images)
+        masked_loss(model(images[:1], places), images[:1]).backward()
+        torch.testing.assert_close(found["transition.A"][0], model.transition.A.grad, atol=1e-5, rtol=1e-3)
+    classifier = Classifier("mf-w720", "tran-1", 2, image_size=64, frozen=False).eval()
+    derivative = jacrev(lambda image: classifier(image[None])[0])(images[0, :, :64, :64])
+    tangent = jvp(lambda image: classifier(image[None])[0], (images[0, :, :64, :64],), (torch.ones(3, 64, 64),))[1]
+    torch.testing.assert_close(derivative.sum((1, 2, 3)), tangent, atol=1e-3, rtol=1e-3)
+
+
+def test_gradients_of_an_elastic_model_are_those_of_its_chosen_latents() -> None:
+    torch.manual_seed(0)
+    model = finola.load("tile32").double()
+    image = torch.rand(1, 3, 64, 96, dtype=torch.float64, requires_grad=True)
+    direction = torch.randn_like(image)
+
+    def drawn(image: Tensor) -> Tensor:
+        return model(image, per_tile=12).square().sum()
+
+    (gradient,) = torch.autograd.grad(drawn(image), image)
+    torch.testing.assert_close(grad(drawn)(image.detach()), gradient)
+    with torch.no_grad():
+        step = 1e-6 * direction
+        slope = (drawn(image + step) - drawn(image - step)) / 2e-6
+    torch.testing.assert_close((gradient * direction).sum(), slope, rtol=1e-4, atol=1e-4)
 
 
 def test_the_curvature_of_a_model_with_respect_to_its_image() -> None:

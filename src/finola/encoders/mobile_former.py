@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from finola.checks import check_size, check_values
 from finola.errors import UnknownNameError
-from finola.layers import BATCH_NORMS
+from finola.layers import BATCH_NORMS, attention, channels_last
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int
 def _attention(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
     """Softmax attention with scale (C/heads)^-½ on projected sequences (N, L, C)."""
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
+    return attention(query, key, value).transpose(1, 2).flatten(-2)
 
 
 class MobileToFormer(nn.Module):
@@ -289,7 +289,7 @@ class MobileFormer(nn.Module):
         check_values(images, training=self.training)
         check_size(images.shape[-2], images.shape[-1], self.reduction)
         # Channels-last: depthwise convolutions are memory-bound, and maps become tokens without a copy.
-        x = self.stem(images.contiguous(memory_format=torch.channels_last))
+        x = self.stem(channels_last(images))
         tokens = self.tokens.expand(images.shape[0], -1, -1)  # (N, 6, d)
         maps = []
         for index, block in enumerate(self.blocks):

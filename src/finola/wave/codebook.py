@@ -93,6 +93,7 @@ class Codebook(nn.Module):
         beyond = torch.arange(rotated.shape[2], device=rotated.device)[:, None] >= self.lengths
         return rotated.square() @ beyond.to(rotated)
 
+    @torch.no_grad()
     def choose(self, p: Tensor, *, budget: float | None = None, length: int | None = None) -> tuple[Tensor, Tensor]:
         """Choose the basis and the length of each tile p (T, D) of one photo: two tensors (T,).
 
