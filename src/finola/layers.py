@@ -29,6 +29,11 @@ def autocast_enabled(device: torch.device) -> bool:
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
+def hard_sigmoid(x: Tensor) -> Tensor:
+    """`F.hardsigmoid` with second derivatives, which PyTorch's does not have."""
+    return (x + 3).clamp(0, 6) / 6
+
+
 def channels_last(images: Tensor) -> Tensor:
     """Images in channels-last memory, except under function transforms, which have no memory formats."""
     return images if transformed(images) else images.contiguous(memory_format=torch.channels_last)

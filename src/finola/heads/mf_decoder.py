@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from finola.encoders.mobile_former import DyReLU, conv_bn
 from finola.errors import UnknownNameError
-from finola.layers import attention
+from finola.layers import attention, hard_sigmoid
 
 QUERIES, WIDTH = 100, 256
 DECODERS = {"mf-dec-522": (5, 2, 2), "mf-dec-211": (2, 1, 1)}
@@ -94,7 +94,7 @@ class MobileToFormer(nn.Module):
     def forward(
         self, tokens: Tensor, queries: Tensor, pixels: Tensor, position: Tensor, inside: Tensor | None
     ) -> Tensor:
-        gate = 2 * F.hardsigmoid(self.gate(tokens))
+        gate = 2 * hard_sigmoid(self.gate(tokens))
         update = self.attention(tokens + queries, pixels + position, pixels, inside, gate)
         normed: Tensor = self.norm(tokens + self.dropout(update))
         return normed
