@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finola.heads.criterion import CLASS, GIOU, L1, NO_OBJECT, costs, detection_losses, match
+from finola.heads.criterion import CLASS, GIOU, L1, NO_OBJECT, costs, detection_losses, giou_losses, match
 from finola.heads.detector import normalise_boxes, to_detections
 from finola.heads.mf_decoder import Predictions
 
@@ -106,6 +106,7 @@ def test_giou_is_torchvision_s(first, second):
     boxes = [torch.tensor([values], dtype=torch.float64) for values in (first, second)]
     corners = [box_convert(given, "cxcywh", "xyxy") for given in boxes]
     assert giou(list(first), list(second)) == pytest.approx(float(generalized_box_iou(*corners)), abs=1e-6)
+    assert float(giou_losses(*corners)) == pytest.approx(1 - float(generalized_box_iou(*corners)), abs=2e-4)
 
 
 @given(box)

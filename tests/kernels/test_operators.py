@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import finola
 from finola.heads import Classifier
+from finola.heads.detector import Detector
 from finola.masked import MaskedFinola, masked_loss
 from finola.propagation import Coefficients, Position, propagate, start_positions
 from finola.transitions import NormLinear, NormMLP
@@ -248,6 +249,30 @@ def test_a_model_on_the_meta_device(name: str) -> None:
     out = model(images)
     out.sum().backward()
     assert out.is_meta and out.shape == images.shape
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_training_step_of_a_model_never_waits_for_the_device(name: str, checkpointing: bool) -> None:
+    model = finola.create(name).train()
+    model.set_grad_checkpointing(checkpointing)
+    images = torch.rand(2, 3, *model.config.image_size)
+    model(images).square().mean().backward()  # what is computed once
+    with Dispatched() as dispatched:
+        model(images).square().mean().backward()
+    assert not dispatched.waits
+
+
+def test_a_training_step_of_heads_never_waits_for_the_device() -> None:
+    """Except for the costs of the matching, which are copied to the CPU together."""
+    images, sizes = torch.rand(2, 3, 64, 64), torch.tensor([[64, 64], [48, 64]])
+    target = {"labels": torch.tensor([0, 0]), "boxes": torch.tensor([[8.0, 8, 40, 40], [4, 4, 20, 30]])}
+    detector = Detector("mf-w720", classes=["a"], frozen=False).train()
+    classifier = Classifier("mf-w720", "tran-1", 2, image_size=64, frozen=False).train()
+    with Dispatched() as dispatched:
+        sum(detector.losses(images, sizes, [target] * 2).values()).backward()
+        torch.nn.functional.cross_entropy(classifier(images), torch.tensor([0, 1])).backward()
+    assert not dispatched.waits
 
 
 def dispatched(start: str | Position, paths: int, side: int) -> int:

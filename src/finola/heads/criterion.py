@@ -11,6 +11,7 @@ from torch import Tensor
 
 from finola.heads.mf_decoder import Predictions
 
+EPS = 1e-7  # boxes may be empty
 CLASS, L1, GIOU = 1.0, 5.0, 2.0
 """Weights of the three terms in the matching cost and in the loss."""
 NO_OBJECT = 0.1
@@ -73,8 +74,6 @@ def detection_losses(predictions: Predictions, targets: list[dict[str, Any]]) ->
     >>> {name: round(float(value), 4) for name, value in detection_losses(sure, [one]).items()}
     {'class': 0.0, 'l1': 0.0, 'giou': 0.0}
     """
-    from torchvision.ops import generalized_box_iou_loss
-
     logits, boxes = predictions
     no_object = logits.shape[-1] - 1
     objects, count = joined(targets), _objects_per_process(targets, boxes.device)
@@ -85,12 +84,23 @@ def detection_losses(predictions: Predictions, targets: list[dict[str, Any]]) ->
     weight[no_object] = NO_OBJECT
     entropies = [F.cross_entropy(*block, weight) for block in zip(logits.flatten(1, 2), labels.flatten(1), strict=True)]
     matched, expected = boxes.flatten(0, 2)[queries], objects["boxes"][numbers]
-    overlap = generalized_box_iou_loss(_corners(matched), _corners(expected), reduction="sum")
     return {
         "class": CLASS * torch.stack(entropies).sum(),
         "l1": L1 * F.l1_loss(matched, expected, reduction="sum") / count,
-        "giou": GIOU * overlap / count,
+        "giou": GIOU * giou_losses(_corners(matched), _corners(expected)).sum() / count,
     }
+
+
+def giou_losses(first: Tensor, second: Tensor) -> Tensor:
+    """1 − GIoU of each pair of boxes (K, 4), given by their corners; torchvision's loss waits for the device.
+
+    >>> giou_losses(torch.tensor([[0.0, 0.0, 2.0, 2.0]]), torch.tensor([[0.0, 0.0, 2.0, 1.0]]))
+    tensor([0.5000])
+    """
+    overlap = (torch.min(first, second)[:, 2:] - torch.max(first, second)[:, :2]).clamp(min=0).prod(1)
+    union = sum(((boxes[:, 2:] - boxes[:, :2]).prod(1) for boxes in (first, second)), -overlap)
+    hull = (torch.max(first, second)[:, 2:] - torch.min(first, second)[:, :2]).prod(1)
+    return 1 - overlap / (union + EPS) + (hull - union) / (hull + EPS)
 
 
 def _objects_per_process(targets: list[dict[str, Any]], device: torch.device) -> Tensor:
