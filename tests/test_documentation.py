@@ -83,6 +83,13 @@ def test_the_python_examples_of_the_readme_run():
     assert names["z"].shape == (1, 512, 64, 64)
 
 
+def test_the_example_of_gradients_per_sample_runs():
+    (example,) = code_blocks((ROOT / "docs" / "speed.md").read_text(encoding="utf-8"), "python")
+    variables: dict[str, object] = {}
+    exec(example, variables)
+    assert variables["gradients"]["transition.A"].shape == (4, 64, 64)  # type: ignore[index]
+
+
 def test_one_recurrence_has_any_printed_spectrum(capsys):
     (example,) = code_blocks((ROOT / "docs" / "speeds.md").read_text(encoding="utf-8"), "python")
     names: dict[str, Any] = {}

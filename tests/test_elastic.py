@@ -111,6 +111,7 @@ def test_a_photo_of_any_size_keeps_it_and_blocks_change_nothing(
     torch.testing.assert_close(in_blocks, whole, atol=1e-5, rtol=0)
 
 
+@torch.no_grad()
 def test_effort_reduces_the_error_and_keeps_the_lengths(model: Autoencoder) -> None:
     image = photo(64, 64)
     amortised = elastic.encode(model, image)

@@ -36,21 +36,6 @@ def test_folding_does_not_change_the_reconstruction(name: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def test_a_compiled_model_uses_the_fast_recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
-    import finola.propagation
-
-    walked = []
-    grow = finola.propagation.grow_without_gradients
-    monkeypatch.setattr(finola.propagation, "grow_without_gradients", lambda *args: walked.append(args) or grow(*args))
-    model = trained_looking("test_resnet/16x1@4:32")
-    images = torch.rand(1, 3, 32, 32)
-    with torch.inference_mode():
-        expected = model(images)
-        model.compile(backend="eager")
-        torch.testing.assert_close(model(images), expected)
-    assert len(walked) == 2
-
-
 def test_pooling_is_permutation_invariant():
     """Attention pooling has no position embedding."""
     pool = AttentionPool(12, 8, paths=3)

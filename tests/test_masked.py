@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 import torch
+from dispatch import Dispatched
 
 from finola.errors import InputError
 from finola.masked import (
     MaskedFinola,
     Prediction,
-    groups,
     grow_from_block,
     grow_from_centres,
     half,
@@ -54,14 +54,6 @@ def test_predictions_tile_the_masked_area_exactly_once(size):
     assert (count == 1).all()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_corner_edge_and_middle_blocks_have_1_2_and_4_groups(size):
-    tall, wide = half(size)
-    for y, x in every_place(size):
-        at_edges = (y in (0, tall)) + (x in (0, wide))
-        assert len(groups((y, x), size)) == {2: 1, 1: 2, 0: 4}[at_edges]
-
-
 def test_visible_is_a_quadrant_for_every_place():
     for size in SIZES:
         places = torch.tensor(every_place(size))
@@ -83,15 +75,49 @@ def test_block_wise_steps_are_the_recurrence():
             assert torch.allclose(z[0, :, y + dy, x + dx], own[0, :, dy, dx], atol=1e-12)
 
 
-def test_element_wise_maps_are_propagated_from_the_block_centres():
+@pytest.mark.parametrize("size", SIZES)
+def test_element_wise_maps_are_propagated_from_the_block_centres(size):
     torch.manual_seed(0)
-    coefficients = Coefficients(*(0.3 * torch.randn(4, 6, 6)))
-    q = torch.randn(3, 1, 6)
-    places = torch.tensor([[0, 0], [2, 3], [0, 0]])
-    z = grow_from_centres(q, coefficients, (8, 8), places)
-    for number, (y, x) in enumerate(places.tolist()):
-        expected = propagate(q[number : number + 1], coefficients, (8, 8), start=(y + 2, x + 2))
-        assert torch.allclose(z[number], expected[0], atol=1e-5)
+    matrices = (0.3 * torch.randn(4, 6, 6, dtype=torch.float64)).requires_grad_()
+    places = torch.tensor(every_place(size))
+    q = torch.randn(len(places), 1, 6, dtype=torch.float64, requires_grad=True)
+    z = grow_from_centres(q, Coefficients(*matrices), size, places)
+    tall, wide = half(size)
+    alone = [
+        propagate(q[number : number + 1], Coefficients(*matrices), size, start=(y + tall // 2, x + wide // 2))
+        for number, (y, x) in enumerate(places.tolist())
+    ]
+    torch.testing.assert_close(z, torch.cat(alone))
+    weights = torch.randn_like(z)
+    ours, expected = (torch.autograd.grad((map * weights).sum(), (q, matrices)) for map in (z, torch.cat(alone)))
+    torch.testing.assert_close(ours, expected)
+
+
+def steps_of(variant: str, places: torch.Tensor) -> int:
+    """Operations of one training step, none of which waits for the device."""
+    torch.manual_seed(0)
+    model = MaskedFinola("test_resnet/16x1@8:128+patch", variant)
+    images = torch.rand(len(places), 3, 128, 128)
+    with Dispatched() as dispatched:
+        masked_loss(model(images, places), images).backward()
+    assert not dispatched.waits
+    return len(dispatched.names)
+
+
+def test_all_images_are_propagated_together_wherever_their_blocks_are():
+    middle = torch.full((25, 2), 2)
+    assert steps_of("e", torch.tensor(every_place((8, 8)))) == steps_of("e", middle)
+    assert steps_of("b", torch.tensor(every_place((8, 8)))) == steps_of("b", middle)
+
+
+@pytest.mark.parametrize("variant", ["e", "b"])
+def test_nothing_depends_on_values_of_the_device(variant):
+    """Values on the meta device cannot be read; the places are on the CPU."""
+    model = MaskedFinola("test_resnet/16x1@8:128+patch", variant).to("meta")
+    images = torch.rand(3, 3, 128, 128, device="meta")
+    loss = masked_loss(model(images, torch.tensor([[1, 2], [3, 0], [2, 4]])), images)
+    loss.backward()
+    assert loss.is_meta and all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize(("name", "variant"), [("mf-w720/32x1@4:64+patch", "e"), ("mf-w720/32x1@4:64+tran1", "b")])

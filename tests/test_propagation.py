@@ -245,6 +245,12 @@ def test_a_256_map():
         ({"start": (0, -1)}, "outside"),
         ({"start": "middle"}, "middle"),
         ({"start": [(0, 0), (1, 1)]}, "2 start positions for 1 paths"),
+        ({"start": 3}, "start is 3"),
+        ({"start": (1.0, 2.0)}, r"start is \(1.0, 2.0\)"),
+        ({"size": 8.0}, "size is 8.0"),
+        ({"coefficients": torch.randn(4, C, C)}, r"tensor \(4, 6, 6\)"),
+        ({"coefficients": tuple(torch.randn(3, C, C))}, "3 matrices"),
+        ({"coefficients": (*torch.randn(3, C, C), None)}, "B_minus is NoneType"),
         ({"order": "diagonal"}, "diagonal"),
     ],
 )

@@ -139,7 +139,8 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         joined before decoding. Without gradients, images of many tiles are processed in blocks to bound memory.
 
         `effort`, 1 to 9, refines q by gradient descent through the decoder, without gradients of the result.
-        `latents` and `per_tile` apply to elastic models, see `finola.elastic.encode`.
+        `latents` and `per_tile` apply to elastic models, see `finola.elastic.encode`. Gradients are those at the
+        lengths and bases chosen for the tiles; `torch.func.vmap`, which hides the values they depend on, raises.
         """
         self._check_images(images)
         if self.config.elastic:

@@ -36,13 +36,12 @@ def encoder_of(model: Autoencoder) -> ElasticEncoder:
     return model.encoder
 
 
-@torch.no_grad()
 def coordinates(model: Autoencoder, read: Reader, size: Size, *, prefilter: bool = False) -> Tensor:
     """Project the tiles of a photo of `size` onto the waves, filtered before if asked: p (T, D), row by row."""
     encoder = encoder_of(model)
     tile = model.config.image_size
     grid = grid_of(size, tile)
-    p = torch.empty(grid[0], grid[1], encoder.codebook.bases.shape[1], device=model.device)
+    p = encoder.codebook.images.new_empty(*grid, encoder.codebook.bases.shape[1])
     near = neighbours(encoder.prefilter.reach, tile) if prefilter else 0
     for block in blocks(grid, BLOCK, near):
         region = _read(read, block, size, tile)
@@ -135,11 +134,10 @@ def check_effort(effort: int) -> None:
         raise InputError(f"effort must be 0 to {len(EFFORTS) - 1}, not {effort}.")
 
 
-@torch.no_grad()
 def decode(model: Autoencoder, latents: Latents, size: Size) -> Tensor:
     """Decode the latents of all tiles of a photo of `size` to an image (3, H, W)."""
     codebook = encoder_of(model).codebook
-    image = torch.empty(3, *size, device=model.device)
+    image = codebook.images.new_empty(3, *size)
 
     def part(indices: Tensor) -> Tensor:
         return codebook.decode(latents.values[indices], latents.bases[indices])
@@ -180,6 +178,7 @@ def _decode_tiles(model: Autoencoder, p: Tensor, grid: Size) -> Tensor:
     return decoded
 
 
+@torch.no_grad()
 def refine(model: Autoencoder, image: Tensor, latents: Latents, steps: int) -> Latents:
     """Refine the values of latents by gradient descent on the squared error of the decoded image.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -10,9 +12,58 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from finola.kernels.stepwise import transformed
+
 Module = TypeVar("Module", bound=nn.Module)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MEAN, STD = 0.45, 0.25  # of the pixels of photos, about; inputs and outputs of residual networks are scaled by them
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Context in which operations on `device` run in the precision of their inputs."""
+    return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()
+
+
+def autocast_enabled(device: torch.device) -> bool:
+    """Whether autocast is enabled for `device`; False for devices without it, such as meta."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
+def hard_sigmoid(x: Tensor) -> Tensor:
+    """`F.hardsigmoid` with second derivatives, which PyTorch's does not have."""
+    return (x + 3).clamp(0, 6) / 6
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Images in channels-last memory, except under function transforms, which have no memory formats."""
+    return images if transformed(images) else images.contiguous(memory_format=torch.channels_last)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+    """Scaled dot-product attention, by a kernel that function transforms can differentiate if one is active."""
+    with differentiable_attention(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout)
+
+
+def differentiable_attention(*tensors: Tensor) -> AbstractContextManager[object]:
+    """Context in which attention supports function transforms and forward-mode derivatives of `tensors`."""
+    if not transformed(*tensors):
+        return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    context: AbstractContextManager[object] = sdpa_kernel(SDPBackend.MATH)
+    return context
+
+
+def at_least_float32(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Change of a tensor, for `nn.Module._apply`, that keeps float32 where the result would have a lower precision."""
+
+    def precise(tensor: Tensor) -> Tensor:
+        result = change(tensor)
+        low = result.is_floating_point() and torch.finfo(result.dtype).bits < 32
+        return tensor.to(result.device, torch.float32) if low else result
+
+    return precise
 
 
 class AttentionPool(nn.Module):
@@ -32,7 +83,8 @@ class AttentionPool(nn.Module):
     def forward(self, feature_map: Tensor) -> Tensor:
         tokens = feature_map.flatten(2).transpose(1, 2)  # (N, H·W, in_channels)
         queries = self.queries.expand(tokens.shape[0], -1, -1)  # (N, M, C)
-        q: Tensor = self.attention(queries, tokens, tokens, need_weights=False)[0]
+        # The explicit weights, which are few, have derivatives of any order.
+        q: Tensor = self.attention(queries, tokens, tokens, average_attn_weights=False)[0]
         return q
 
 

@@ -82,22 +82,22 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
         return self.config.map_size
 
     def forward(self, images: Tensor, places: Tensor) -> Prediction:
-        """Reconstruct images (N, 3, H, W) from the blocks at `places` (N, 2)."""
+        """Reconstruct images (N, 3, H, W) from the blocks at `places` (N, 2).
+
+        `places` stay on the CPU, where they are drawn: on another device, variant B has to wait for their values.
+        """
         check_values(images, training=self.training)  # the whole image, since the visible block may be dark
         if tuple(images.shape[-2:]) != self.config.image_size:
             given = show_size((images.shape[-2], images.shape[-1]))
             raise InputError(f"{self.config} needs images of {show_size(self.config.image_size)}, got {given}.")
         z = self.grow(self.see(images, places), places)
-        return Prediction(self.decoder(z), self.masked_pixels(places))
+        return Prediction(self.decoder(z), self.masked_pixels(places.to(images.device, non_blocking=True)))
 
     def see(self, images: Tensor, places: Tensor) -> Tensor:
         """Encode the block of each image to (N, channels, h/2, w/2). Pixels outside the block are not used."""
-        (cell_height, cell_width), (height, width) = self.config.cell, half(self.config.image_size)
-        blocks = [
-            image[:, y * cell_height : y * cell_height + height, x * cell_width : x * cell_width + width]
-            for image, (y, x) in zip(images, places.tolist(), strict=True)
-        ]
-        seen: Tensor = self.encoder(torch.stack(blocks))
+        corners = places * places.new_tensor(self.config.cell)
+        blocks = windows(images, corners.to(images.device, non_blocking=True), half(self.config.image_size))
+        seen: Tensor = self.encoder(blocks)
         return seen
 
     def grow(self, seen: Tensor, places: Tensor) -> Tensor:
@@ -151,26 +151,26 @@ def positions(places: Tensor, map_size: Position) -> tuple[Tensor, Tensor]:
     return y.flatten(1), x.flatten(1)
 
 
-def groups(place: Position, map_size: Position) -> set[tuple[int, int]]:
-    """Distinct offsets (dy, dx) of block-wise prediction from a block at `place`: 1, 2 or 4.
-
-    >>> [len(groups(place, (16, 16))) for place in ((0, 0), (0, 3), (5, 3))]
-    [1, 2, 4]
-    """
-    tall, wide = half(map_size)
-    ys, xs = (axis[0].tolist() for axis in positions(torch.tensor([place]), map_size))
-    return {(tall if y < tall else -tall, wide if x < wide else -wide) for y, x in zip(ys, xs, strict=True)}
+def windows(maps: Tensor, corners: Tensor, size: Position) -> Tensor:
+    """Crop a window of `size` from each map (N, C, H, W); `corners` (N, 2) are the top-left positions (y, x)."""
+    device = maps.device
+    image = torch.arange(len(maps), device=device)[:, None, None]
+    rows = corners[:, :1, None] + torch.arange(size[0], device=device)[:, None]  # (N, h, 1)
+    columns = corners[:, 1:, None] + torch.arange(size[1], device=device)  # (N, 1, w)
+    return maps.permute(0, 2, 3, 1)[image, rows, columns].permute(0, 3, 1, 2)
 
 
 def grow_from_centres(q: Tensor, step: Step, map_size: Position, places: Tensor) -> Tensor:
-    """Variant E: propagate q (N, 1, C) from the centres of the blocks to (N, C, h, w), batched over equal places."""
-    tall, wide = half(map_size)
-    found, which = places.unique(dim=0, return_inverse=True)
-    z = q.new_empty(len(q), q.shape[-1], *map_size).contiguous(memory_format=torch.channels_last)
-    for number, (y, x) in enumerate(found.tolist()):
-        own = which == number
-        z = z.index_put((own,), propagate(q[own], step, map_size, (y + tall // 2, x + wide // 2)))
-    return z
+    """Variant E: propagate q (N, 1, C) from the centres of the blocks to (N, C, h, w).
+
+    All q are propagated together from the centre of a canvas of one and a half maps a side, which contains the map of
+    each image as a window.
+    """
+    (height, width), (tall, wide) = map_size, half(map_size)
+    centre = tall + tall // 2, wide + wide // 2
+    canvas = propagate(q, step, (height + tall, width + wide), centre)
+    corners = places.new_tensor((tall, wide)) - places
+    return windows(canvas, corners.to(q.device, non_blocking=True), map_size)
 
 
 def grow_from_block(tokens: Tensor, step: Step, map_size: Position, places: Tensor, steps: Position) -> Tensor:
@@ -180,30 +180,38 @@ def grow_from_block(tokens: Tensor, step: Step, map_size: Position, places: Tens
     """
     n, _, channels = tokens.shape
     (height, width), (tall, wide) = map_size, half(map_size)
-    y, x = positions(places, map_size)
-    ahead = {"x": (x < wide).flatten(), "y": (y < tall).flatten()}
+    y, x = (axis.flatten() for axis in positions(places, map_size))
+    # A block at (top, left) has h/2 − top rows in the upper half of the map and w/2 − left columns in the left half.
+    lower, right = (sum(axis) for axis in zip(*places.tolist(), strict=True))
+    along_x = _Walk(step, ("right", "left"), x < wide, tall * (n * wide - right), steps[1])
+    along_y = _Walk(step, ("down", "up"), y < tall, wide * (n * tall - lower), steps[0])
     z = tokens.flatten(0, 1)  # (N·h/2·w/2, C)
-    across = _walk(z, step, ("right", "left"), ahead["x"], steps[1])
-    down = _walk(z, step, ("down", "up"), ahead["y"], steps[0])
-    diagonal = 0.5 * (
-        _walk(across, step, ("down", "up"), ahead["y"], steps[0])
-        + _walk(down, step, ("right", "left"), ahead["x"], steps[1])
-    )
-    image = torch.arange(n, device=tokens.device)[:, None].expand_as(y).flatten()
-    y, x = y.flatten(), x.flatten()
+    across, down = along_x(z), along_y(z)
+    diagonal = 0.5 * (along_y(across) + along_x(down))
+    image = torch.arange(n, device=places.device).repeat_interleave(tall * wide)
     there_y, there_x = (y + tall) % height, (x + wide) % width  # the same position for both signs of the offset
-    grown = tokens.new_zeros(n, height, width, channels)
-    index = (torch.cat([image] * 4), torch.cat([y, y, there_y, there_y]), torch.cat([x, there_x, x, there_x]))
-    return grown.index_put(index, torch.cat([z, across, down, diagonal])).permute(0, 3, 1, 2)
+    at = [(image * height + rows) * width + columns for rows in (y, there_y) for columns in (x, there_x)]
+    order = torch.cat(at).argsort().to(tokens.device, non_blocking=True)
+    return torch.cat([z, across, down, diagonal])[order].view(n, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _walk(z: Tensor, step: Step, ways: tuple[Direction, Direction], ahead: Tensor, steps: int) -> Tensor:
-    """Apply `steps` steps to tokens (T, C), in direction `ways[0]` where `ahead` (T,) is true, else `ways[1]`."""
-    result = z
-    for way, own in zip(ways, (ahead, ~ahead), strict=True):
-        if bool(own.any()):
-            moved = z[own]
-            for _ in range(steps):
-                moved = step(moved, way)
-            result = result.index_put((own,), moved)
-    return result
+class _Walk:
+    """Apply `steps` steps to tokens (T, C), in direction `ways[0]` where `ahead` (T,) is true, else `ways[1]`.
+
+    `count` tokens are ahead. It is given because the device would have to be waited for to read it.
+    """
+
+    def __init__(self, step: Step, ways: tuple[Direction, Direction], ahead: Tensor, count: int, steps: int) -> None:
+        self.step, self.ways, self.steps = step, ways, steps
+        self.sizes = [count, len(ahead) - count]
+        self.order = ahead.argsort(descending=True, stable=True)
+        self.back = self.order.argsort()
+
+    def __call__(self, z: Tensor) -> Tensor:
+        order, back = (index.to(z.device, non_blocking=True) for index in (self.order, self.back))
+        moved = []
+        for way, own in zip(self.ways, z[order].split(self.sizes), strict=True):
+            for _ in range(self.steps if len(own) else 0):
+                own = self.step(own, way)
+            moved.append(own)
+        return torch.cat(moved)[back]

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finola.layers import channels_last
+
 BLOCK = 4  # pixels per side of the blocks on which the convolutions run
 # Scales of the input and the output. The mean colour of a block varies more than its details; without the scales the
 # activations are so small that GELU is linear, and training is slow.
@@ -40,7 +42,7 @@ class PixelNet(nn.Module):
         blocks = F.pixel_unshuffle(images - 0.5, BLOCK).unflatten(1, (3, BLOCK**2))
         mean = blocks.mean(2, keepdim=True)
         scaled = (DETAIL_SCALE * (blocks - mean) + MEAN_SCALE * mean).flatten(1, 2)
-        features = self.first(scaled.contiguous(memory_format=torch.channels_last))
+        features = self.first(channels_last(scaled))
         if self.position is not None:
             rows, columns = (
                 -(-length // cells) for length, cells in zip(features.shape[2:], self.position.shape[1:], strict=True)

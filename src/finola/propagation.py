@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from operator import index
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from finola.kernels.stepwise import Order as Order
 from finola.kernels.stepwise import Step as Step
 from finola.kernels.stepwise import grow_stepwise, norm_linear, transformed
 from finola.kernels.stepwise import normalise as normalise
+from finola.layers import autocast_enabled, without_autocast
 
 CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
 
@@ -76,7 +78,12 @@ def start_positions(start: str | Position | Sequence[Position], size: Position, 
         if start not in CORNERS:
             raise UnknownNameError(f"Unknown start {start!r}; use center, scatter, {', '.join(CORNERS)} or (y, x).")
         return [(height - 1 if "bottom" in start else 0, width - 1 if "right" in start else 0)] * paths
-    cells: list[Position] = [start] * paths if isinstance(start[0], int) else list(start)  # type: ignore[list-item, arg-type]
+    one = isinstance(start, tuple | list) and len(start) == 2 and all(isinstance(side, int) for side in start)
+    given: Any = [start] * paths if one else start
+    try:
+        cells = [(index(y), index(x)) for y, x in given]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"start is {start!r}; give a name, a cell (y, x), or one cell per path.") from error
     if len(cells) != paths:
         raise InputError(f"{len(cells)} start positions for {paths} paths; give one, or one per path.")
     for y, x in cells:
@@ -118,6 +125,9 @@ def propagate(
         if len(coefficients) != 4:
             raise InputError(f"coefficients are {len(coefficients)} matrices; give four: A, B, A_minus, B_minus.")
         coefficients = Coefficients(*coefficients)
+    if not callable(coefficients):
+        given = f"a tensor {tuple(coefficients.shape)}" if isinstance(coefficients, Tensor) else repr(coefficients)
+        raise InputError(f"coefficients are {given}; give (A, B, A_minus, B_minus) or a transition.")
     check_initial_conditions(q, coefficients)
     size = _checked_size(size)
     if order not in ("mean", "horizontal", "vertical"):
@@ -136,7 +146,7 @@ def propagate(
         q = q.to(precision)
     else:
         grow = partial(grow_stepwise, step=coefficients, size=size, starts=starts, order=order)
-        if torch.is_autocast_enabled(q.device.type):
+        if autocast_enabled(q.device):
             q = q.float()  # autocast rounds the products of a step, but not the sum of all steps
     recomputed = checkpointing and torch.is_grad_enabled()
     z: Tensor = checkpoint(grow, q, use_reentrant=False) if recomputed else grow(q)
@@ -146,9 +156,7 @@ def propagate(
 
 
 def _without_autocast(q: Tensor, step: Step, size: Position, starts: list[Position], order: Order) -> Tensor:
-    if not torch.is_autocast_enabled(q.device.type):
-        return grow_stepwise(q, step, size, starts, order)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         return grow_stepwise(q, step, size, starts, order)
 
 

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from finola.kernels.stepwise import transformed
+
 Size = tuple[int, int]
 
 BLOCK = 96
@@ -70,7 +72,9 @@ def join(tiles: Tensor, grid: Size, size: Size | None = None) -> Tensor:
 
 
 def _is_channels_last(tiles: Tensor) -> bool:
-    return tiles.is_contiguous(memory_format=torch.channels_last) and not tiles.is_contiguous()
+    if transformed(tiles) or tiles.is_contiguous():
+        return False
+    return tiles.is_contiguous(memory_format=torch.channels_last)
 
 
 def grid_of(size: Size, tile: Size) -> Size:

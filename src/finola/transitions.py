@@ -161,7 +161,9 @@ class CommutingSpeeds(LinearAfterNorm):
 
     def coefficients(self) -> Coefficients:
         V = self.V - self.V.mean(0)
-        inverse: Tensor = torch.linalg.inv(torch.cat([V, V.new_ones(self.channels, 1)], dim=1))[:-1]  # V⁺: 1ᵀV = 0
+        square = torch.cat([V, V.new_ones(self.channels, 1)], dim=1)
+        precise = square.to(torch.promote_types(V.dtype, torch.float32))  # linalg.inv takes no lower precision
+        inverse: Tensor = torch.linalg.inv(precise)[:-1].to(V)  # V⁺: 1ᵀV = 0
         pairs = (self.channels - 1) // 2
         P, Q, rest = V[:, :pairs], V[:, pairs : 2 * pairs], V[:, 2 * pairs :]
 

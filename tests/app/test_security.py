@@ -18,7 +18,7 @@ from starlette.websockets import WebSocketDisconnect
 from finola.app import guard, streams
 from finola.app.guard import ANSWERS, SESSIONS, UNREAD, Guard
 from finola.app.photos import MAX_BYTES, example
-from finola.app.server import create_app
+from finola.app.server import STATES, create_app
 from finola.image_io import to_pillow
 
 MARK = b"the secret of this machine"
@@ -355,6 +355,14 @@ def test_answers_that_nobody_fetches_are_bounded(client, monkeypatch):
     assert queue.pending_messages_per_session["one"].qsize() <= 2 * ANSWERS
     assert [joined(f"next-{number}") for number in range(SESSIONS)] == [200] * SESSIONS
     assert joined("one") == 200
+
+
+def test_the_photos_of_the_last_sessions_are_stored(client):
+    states = mounted(client.app).state_holder
+    body = {"fn_index": handler(client, "choose"), "data": ["waves512", 20, 0], "event_data": {"choice": "coffee"}}
+    for number in range(STATES + 2):
+        answer(client, body | {"session_hash": f"visitor-{number}"})
+    assert set(states.session_data) == {f"visitor-{number}" for number in range(2, STATES + 2)}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from finola.app.server import GRACE
+from finola.app.server import FOLDER, GRACE
 
 PATIENCE = 300  # seconds until a hanging server fails the test; nothing waits so long otherwise
 STOPPING = 5.0  # seconds within which the page promises to stop
@@ -104,7 +104,9 @@ def test_a_busy_server_stops_and_leaves_no_file(tmp_path: Path, sig: signal.Sign
 
 
 def test_a_killed_server_leaves_no_file(tmp_path: Path):
+    (tmp_path / f"{FOLDER}1234" / "part").mkdir(parents=True)  # of a server that was killed while it started
     with running(tmp_path) as page:
+        assert files(tmp_path) == []
         page.upload(3_000_000)
         page.compare("coffee", quality=1)
         page.process.kill()

@@ -9,7 +9,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from finola.data import Batch, EpochSampler, PhotoDataset, RandomCrop, RandomResizedCrop, make_loader, open_data
-from finola.data.loader import choose_workers
+from finola.data.loader import choose_workers, local_processes
 from finola.errors import InputError
 
 BROKEN = (3, 4, 11)
@@ -234,6 +234,25 @@ def test_number_of_workers_follows_the_cores(photos: Path, monkeypatch: pytest.M
     assert chosen == {1: 0, 2: 1, 4: 3, 64: 12}
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert choose_workers(large) == 7
+
+
+@pytest.mark.parametrize(
+    ("environment", "processes"),
+    [
+        ({}, 1),
+        ({"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"}, 8),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 4),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_TASKS_PER_NODE": "8(x2),4", "SLURM_NODEID": "1"}, 8),
+        ({"SLURM_PROCID": "17", "SLURM_STEP_TASKS_PER_NODE": "8(x2),4", "SLURM_NODEID": "2"}, 4),
+        ({"SLURM_JOB_ID": "1", "SLURM_TASKS_PER_NODE": "8"}, 1),  # in a job, but not started by srun
+        ({"WORLD_SIZE": "2"}, 2),
+    ],
+)
+def test_processes_of_every_launcher_are_counted(
+    environment: dict[str, str], processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", environment)
+    assert local_processes() == processes
 
 
 def test_smoke_batches() -> None:

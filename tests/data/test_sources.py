@@ -6,7 +6,9 @@ import json
 import os
 import re
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow
@@ -17,6 +19,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import finola.data.parquet as parquet_module
+import finola.data.shards as shards
 from finola.data import CentreCrop, RandomResizedCrop, make_loader, open_data
 from finola.data.sources import choose_parts, evenly, part_of
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
@@ -204,6 +207,34 @@ def test_truncated_shard_is_read_up_to_its_end_and_reported(tmp_path: Path) -> N
     (tmp_path / "b.tar").write_bytes(b"no tar at all" * 100)
     with pytest.raises(CorruptFileError, match=r"b\.tar"):
         open_data(tmp_path / "b.tar")
+
+
+def test_shards_are_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a shard changes, no other process and no later run reads its headers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(shards, "MIN_CACHED_BYTES", 0)
+    (tmp_path / "data").mkdir()
+    write_shard(tmp_path / "data" / "a.tar", [0, 1, 2])
+    write_shard(tmp_path / "data" / "b.tar", [3, 4])
+    open_tar, reading = shards.open_tar, set[int]()
+
+    def once(stream: IO[bytes]) -> tarfile.TarFile:
+        inode = os.fstat(stream.fileno()).st_ino
+        assert inode not in reading, "this shard is indexed already"
+        reading.add(inode)
+        return open_tar(stream)
+
+    monkeypatch.setattr(shards, "open_tar", once)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: open_data(tmp_path / "data", "all"), range(4)))
+    assert all(levels(data) == [0, 1, 2, 3, 4] and not data.source.problems for data in found)
+    assert [data.label(4) for data in (data.source for data in found)] == [1] * 4
+    monkeypatch.setattr(shards, "open_tar", open_tar)
+    write_shard(tmp_path / "data" / "b.tar", [5, 6, 7])
+    assert levels(open_data(tmp_path / "data", "all")) == [0, 1, 2, 5, 6, 7]
+    for stored in (tmp_path / "cache").rglob("*.json"):
+        stored.write_bytes(b'{"state": 3')
+    assert levels(open_data(tmp_path / "data", "all")) == [0, 1, 2, 5, 6, 7]
 
 
 def test_coco_photos_and_objects(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finola.heads.criterion import CLASS, GIOU, L1, NO_OBJECT, costs, detection_losses, match
+from finola.heads.criterion import CLASS, GIOU, L1, NO_OBJECT, costs, detection_losses, giou_losses, match
 from finola.heads.detector import normalise_boxes, to_detections
 from finola.heads.mf_decoder import Predictions
 
@@ -69,7 +69,7 @@ def cheapest(scene) -> tuple[float, tuple[int, ...]]:
 @settings(max_examples=30, deadline=None)
 def test_no_assignment_is_cheaper(scene):
     logits, boxes, target = as_tensors(scene)
-    queries, objects = match(logits, boxes, target)
+    queries, objects = match(Predictions(logits[None, None], boxes[None, None]), [target])
     assert sorted(objects.tolist()) == list(range(len(target["labels"])))
     assert len(set(queries.tolist())) == len(queries)
     assert float(costs(logits, boxes, target)[queries, objects].sum()) == pytest.approx(cheapest(scene)[0], abs=1e-4)
@@ -106,13 +106,14 @@ def test_giou_is_torchvision_s(first, second):
     boxes = [torch.tensor([values], dtype=torch.float64) for values in (first, second)]
     corners = [box_convert(given, "cxcywh", "xyxy") for given in boxes]
     assert giou(list(first), list(second)) == pytest.approx(float(generalized_box_iou(*corners)), abs=1e-6)
+    assert float(giou_losses(*corners)) == pytest.approx(1 - float(generalized_box_iou(*corners)), abs=2e-4)
 
 
 @given(box)
 def test_predicting_the_target_returns_its_box_in_pixels(values):
     left, top, width, height = values
     boxes = torch.tensor([[40 * left, 30 * top, 40 * (left + (1 - left) * width), 30 * (top + (1 - top) * height)]])
-    [target] = normalise_boxes([{"labels": torch.tensor([0]), "boxes": boxes}], [(30, 40)])
+    [target] = normalise_boxes([{"labels": torch.tensor([0]), "boxes": boxes}], torch.tensor([[30, 40]]))
     [detections] = to_detections(Predictions(torch.zeros(1, 1, 1, 2), target["boxes"][None, None]), [(30, 40)])
     assert torch.allclose(detections.boxes, boxes, atol=1e-4)
 
@@ -138,7 +139,7 @@ def test_images_without_objects_train_the_no_object_class():
 
 def test_more_objects_than_queries_use_every_query():
     target = {"labels": torch.arange(3), "boxes": torch.rand(3, 4)}
-    queries, objects = match(torch.randn(2, 4), torch.rand(2, 4), target)
+    queries, objects = match(Predictions(torch.randn(1, 1, 2, 4), torch.rand(1, 1, 2, 4)), [target])
     assert len(queries) == len(set(objects.tolist())) == 2
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 FIRST_PORT, PORTS = 7860, 100
+FOLDER = "finola-app-"  # prefix of temporary folders
 STATES = 4  # sessions whose photos are stored; the least recently used one is dropped first
 CLOSING = 2  # seconds for open connections to finish
 GRACE = 4.0  # seconds until the process is terminated, even during a computation
@@ -85,7 +86,10 @@ def listen(port: int | None) -> socket.socket:
 def create_app() -> FastAPI:
     """Create the web application: the page behind checks of the host name (`TrustedHostMiddleware`) and `Guard`."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    folder = tempfile.mkdtemp(prefix="finola-app-")
+    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):  # by a server that was killed in this function
+        if not hasattr(os, "getuid") or left.lstat().st_uid == os.getuid():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=FOLDER)
     os.environ["GRADIO_TEMP_DIR"] = folder  # the only folder that Gradio reads and writes; removed below
     import gradio as gr
     from fastapi import FastAPI

@@ -1,10 +1,12 @@
 """PyTorch DataLoader that can resume at any batch and collects the unreadable photos found by its workers."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -124,8 +126,27 @@ def choose_workers(dataset: PhotoDataset) -> int:
     """Number of workers: one less than the cores of this process, at most 12; 0 for small or already decoded data."""
     if dataset.source.decoded or len(dataset) < MIN_PHOTOS:
         return 0
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return min(max(available_cores() // processes - 1, 0), MAX_WORKERS)
+    return min(max(available_cores() // local_processes() - 1, 0), MAX_WORKERS)
+
+
+def local_processes() -> int:
+    """Number of processes of this run on this machine, as the launcher says: torchrun, SLURM, or MPI.
+
+    If it says only how many there are in all, as many as there are accelerators here, or all.
+    """
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"):
+        if (found := os.environ.get(name, "")).isdigit():
+            return max(1, int(found))
+    if "SLURM_PROCID" in os.environ:  # tasks per node of this step, such as 8(x2),4: two nodes of eight, one of four
+        groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        tasks = [int(count) for count, nodes in groups for _ in range(int(nodes or 1))]
+        node = int(os.environ.get("SLURM_NODEID", 0))
+        if node < len(tasks):
+            return max(1, tasks[node])
+    distributed = torch.distributed
+    started = distributed.is_available() and distributed.is_initialized()
+    world = distributed.get_world_size() if started else int(os.environ.get("WORLD_SIZE", 1))
+    return min(world, torch.cuda.device_count() or world)
 
 
 def collate(items: Sequence[Item]) -> tuple[Batch | str, dict[int, str]]:

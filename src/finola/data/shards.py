@@ -1,17 +1,23 @@
 """Photos in WebDataset shards: tar files whose samples share a key, such as `000017.jpg` and `000017.cls`."""
 
+import hashlib
+import json
+import os
 import re
 import tarfile
-from collections.abc import Sequence
-from typing import IO, cast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 from PIL import Image
 
 from finola.data.checks import check_name
-from finola.data.remote import File, file_system_errors, open_binary, size_of
+from finola.data.remote import File, RemoteFile, file_system_errors, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, shorten
+from finola.files import cache_folder, write_bytes
 from finola.image_io import open_photo
 from finola.locations import is_photo
 
@@ -20,6 +26,8 @@ MAX_MEMBER_BYTES = 2**31 - 1
 MAX_LABEL_BYTES = 32
 MAX_HEADER_BYTES = 2**13
 """Maximum size of an extended header: tarfile before Python 3.11.10 takes time proportional to its square."""
+MIN_CACHED_BYTES = 2**20
+"""Minimum size of a shard whose index is cached."""
 QUOTED_PROBLEMS = 3
 """Number of problems quoted in the error for shards without any photo."""
 
@@ -28,30 +36,25 @@ class ShardSource(Source):
     """Photos in tar shards, read by random access; nothing is extracted to disk.
 
     The webdataset library streams shards: the order then depends on the workers, and resuming at a given photo requires
-    reading all photos before it. Therefore the members are indexed once with the standard library, and each photo is
-    read with one seek. `.cls` members, integers as text, become labels (−1: unknown). Samples with an invalid label,
-    name or size are ignored and listed in `problems`, as is the rest of a corrupt shard.
+    reading all photos before it. Therefore the members are indexed with the standard library, and each photo is read
+    with one seek. The index is cached for other processes and later runs. `.cls` members, integers as text, become
+    labels (−1: unknown). Samples with an invalid label, name or size are ignored and listed in `problems`, as is the
+    rest of a corrupt shard.
     """
 
     def __init__(self, files: Sequence[File], where: str) -> None:
         self.where, self.classes = where, {}
         self._files = list(files)
-        rows: list[tuple[int, int, int, int]] = []  # shard, offset, bytes, label
-        names: list[bytes] = []
-        problems: list[str] = []
-        for number, file in enumerate(files):
-            shard = _Shard(file)
-            problems += shard.problems
-            for key, (name, offset, size) in shard.photos.items():
-                if key not in shard.invalid:
-                    rows.append((number, offset, size, shard.labels.get(key, -1)))
-                    names.append(name.encode(errors="surrogateescape"))
+        indices = _indices(files)
+        problems = [problem for index in indices for problem in index.problems]
+        rows = [(number, *row) for number, index in enumerate(indices) for row in index.rows]
         if not rows:
             raise CorruptFileError(
                 f"{where}: no photos in the {len(files)} tar files. {' '.join(problems[:QUOTED_PROBLEMS])}".strip()
             )
         self.problems = tuple(problems)
-        self._rows, self._names = np.array(rows), np.array(names)
+        self._rows = np.array(rows)  # shard, offset, bytes, label
+        self._names = np.array([name.encode(errors="surrogateescape") for index in indices for name in index.names])
         self.shards = np.unique(self._rows[:, 0], return_index=True)[1]
         self.classes = {int(label): str(label) for label in np.unique(self._rows[:, 3]) if label >= 0}
 
@@ -94,14 +97,82 @@ class _Bounded:
         return self._read(size)
 
 
+class Index(NamedTuple):
+    """Photos of a shard whose samples are valid, and the problems of the others."""
+
+    names: list[str]
+    rows: list[tuple[int, int, int]]  # offset, bytes, label
+    problems: list[str]
+
+
+def _indices(files: Sequence[File]) -> list[Index]:
+    """Index of every shard.
+
+    Processes that start together each begin with another shard, so that they share the work of the first run.
+    """
+    first = int(os.environ.get("RANK", 0)) * len(files) // max(1, int(os.environ.get("WORLD_SIZE", 1)))
+    indices = {number % len(files): _index(files[number % len(files)]) for number in range(first, first + len(files))}
+    return [indices[number] for number in range(len(files))]
+
+
+def _index(file: File) -> Index:
+    """Index of a shard, from the cache if the shard has not changed since it was stored."""
+    if size_of(file) < MIN_CACHED_BYTES:
+        return _Shard(file).index()
+    with file_system_errors(str(file)):
+        state = file.system.ukey(file.path) if isinstance(file, RemoteFile) else _state(file)
+    try:
+        stored = cache_folder("shards") / f"{hashlib.sha256(str(file).encode(errors='replace')).hexdigest()[:32]}.json"
+        with _locked(stored.with_suffix(".lock")):
+            if (cached := _cached(stored, state)) is not None:
+                return cached
+            shard = _Shard(file)
+            if shard.intact:
+                content = {"state": state, **shard.index()._asdict()}
+                write_bytes(stored, json.dumps(content).encode())  # names that are not UTF-8 are escaped
+            return shard.index()
+    except OSError:  # no folder for the cache
+        return _Shard(file).index()
+
+
+def _state(file: Path) -> str:
+    status = file.resolve().stat()
+    return f"{file.resolve()} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+
+
+def _cached(stored: Path, state: str) -> Index | None:
+    try:
+        content = json.loads(stored.read_bytes())
+        if content.pop("state") != state:
+            return None
+        rows = [(int(offset), int(size), int(label)) for offset, size, label in content["rows"]]
+        return Index(content["names"], rows, content["problems"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that other processes wait for, where the platform has one."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
 class _Shard:
-    """Index of a shard: (name, offset, bytes) of the photo and the label of every key."""
+    """Members of a shard: (name, offset, bytes) of the photo and the label of every key."""
 
     def __init__(self, file: File) -> None:
         self.photos: dict[str, tuple[str, int, int]] = {}
         self.labels: dict[str, int] = {}
         self.invalid: set[str] = set()
         self.problems: list[str] = []
+        self.intact = False
         size = size_of(file)
         try:
             with open_binary(file) as stream, open_tar(stream) as tar:
@@ -114,9 +185,15 @@ class _Shard:
                 raw.seek(end)
                 if any(raw.read(tarfile.BLOCKSIZE)):  # tarfile treats a corrupt header as the end of the archive
                     raise CorruptFileError(f"the header at byte {end} is corrupt")
+            self.intact = True
         except Exception as error:  # tarfile raises IndexError, OverflowError, … for corrupt headers
             reason = f"{file} is corrupt after {len(self.photos)} photos: {first_line(error)}."
             self.problems.append(reason)
+
+    def index(self) -> Index:
+        valid = [(key, photo) for key, photo in self.photos.items() if key not in self.invalid]
+        rows = [(offset, size, self.labels.get(key, -1)) for key, (_, offset, size) in valid]
+        return Index([name for _, (name, _, _) in valid], rows, self.problems)
 
     def _add(self, tar: tarfile.TarFile, member: tarfile.TarInfo, shard: str) -> None:
         folder, _, base = member.name.rpartition("/")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from finola.layers import differentiable_attention
+
 
 def patches_to_image(patches: Tensor, cell: tuple[int, int]) -> Tensor:
     """Rearrange patches (N, H, W, 3·cell_h·cell_w) to images (N, 3, H·cell_h, W·cell_w).
@@ -53,8 +55,9 @@ class TransformerDecoder(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         height, width = z.shape[-2:]
         tokens = self.embed(z.permute(0, 2, 3, 1).flatten(1, 2))  # (N, H·W, 512)
-        for block in self.blocks:
-            tokens = block(tokens)
+        with differentiable_attention(tokens):
+            for block in self.blocks:
+                tokens = block(tokens)
         tokens = self.norm(tokens).unflatten(1, (height, width))
         image: Tensor = self.patch(tokens.permute(0, 3, 1, 2))
         return image

@@ -12,6 +12,7 @@ from finola.checks import check_size, check_values
 from finola.config import show_size
 from finola.errors import InputError, UnknownNameError
 from finola.hub import download
+from finola.layers import differentiable_attention
 from finola.serialization import read_weights
 
 
@@ -89,7 +90,8 @@ class Backbone(nn.Module):
         if self.image_size and self.image_size != (height, width):
             built = show_size(self.image_size)
             raise InputError(f"Image size is {show_size((height, width))}, but this backbone was built for {built}.")
-        maps: list[Tensor] = self.model((images - self.mean) / self.std)
+        with differentiable_attention(images):
+            maps: list[Tensor] = self.model((images - self.mean) / self.std)
         if self.channels_last:
             maps = [z.permute(0, 3, 1, 2) for z in maps]
         if maps[-1].shape[-2:] != (height // self.reduction, width // self.reduction):

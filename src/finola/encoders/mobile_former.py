@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from finola.checks import check_size, check_values
 from finola.errors import UnknownNameError
-from finola.layers import BATCH_NORMS
+from finola.layers import BATCH_NORMS, attention, channels_last, hard_sigmoid
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def conv_bn(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int
 def _attention(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
     """Softmax attention with scale (C/heads)^-½ on projected sequences (N, L, C)."""
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
+    return attention(query, key, value).transpose(1, 2).flatten(-2)
 
 
 class MobileToFormer(nn.Module):
@@ -96,7 +95,7 @@ class MobileToFormer(nn.Module):
     def forward(self, feature_map: Tensor, tokens: Tensor) -> Tensor:
         pixels = feature_map.flatten(2).transpose(1, 2)  # (N, HW, C)
         update = _attention(self.query(tokens), pixels, pixels, heads=2)  # (N, T, C)
-        tokens = self.norm(tokens + self.project(2 * F.hardsigmoid(self.gate(tokens)) * update))
+        tokens = self.norm(tokens + self.project(2 * hard_sigmoid(self.gate(tokens)) * update))
         return tokens
 
 
@@ -136,11 +135,11 @@ class DyReLU(nn.Module):
     def __init__(self, channels: int, token_dim: int) -> None:
         super().__init__()
         self.slopes = nn.Sequential(
-            nn.Linear(token_dim, token_dim // 4), nn.ReLU(), nn.Linear(token_dim // 4, 2 * channels), nn.Hardsigmoid()
+            nn.Linear(token_dim, token_dim // 4), nn.ReLU(), nn.Linear(token_dim // 4, 2 * channels)
         )
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        a = 2 * (self.slopes(tokens[:, 0]) - 0.5)  # (N, 2C) in [-1, 1]
+        a = 2 * (hard_sigmoid(self.slopes(tokens[:, 0])) - 0.5)  # (N, 2C) in [-1, 1]
         a1, a2 = a[..., None, None].chunk(2, dim=1)
         # max(sx, tx) = (s + t)/2 · x + |s − t|/2 · |x|, whose backward pass stores no masks
         return torch.addcmul((a1 + 1 + a2) / 2 * x, (a1 + 1 - a2).abs() / 2, x.abs())
@@ -289,7 +288,7 @@ class MobileFormer(nn.Module):
         check_values(images, training=self.training)
         check_size(images.shape[-2], images.shape[-1], self.reduction)
         # Channels-last: depthwise convolutions are memory-bound, and maps become tokens without a copy.
-        x = self.stem(images.contiguous(memory_format=torch.channels_last))
+        x = self.stem(channels_last(images))
         tokens = self.tokens.expand(images.shape[0], -1, -1)  # (N, 6, d)
         maps = []
         for index, block in enumerate(self.blocks):

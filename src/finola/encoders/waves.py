@@ -5,13 +5,15 @@ The last layer of a refinement is zero-initialised, so q is unchanged before tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finola.checks import can_read, check_values
 from finola.config import ModelConfig
-from finola.layers import AttentionPool
+from finola.layers import AttentionPool, at_least_float32, without_autocast
 from finola.propagation import start_positions
 from finola.serialization import weights_follow
 from finola.wave.basis import WaveBasis
@@ -28,6 +30,9 @@ class WaveEncoder(nn.Module):
     Two small matrix products correlate the image with the cosines and sines of all row and column frequencies. Their
     combinations are the correlations with the plane waves, and one matrix per colour, the inverse of the Gram matrix
     of the waves, gives the amplitudes. No matrix with one row per pixel is needed.
+
+    The Gram matrix is ill-conditioned, so the least squares are computed in at least float32: under autocast, and also
+    after `model.bfloat16()`, which leaves the waves and their analysis in float32.
     """
 
     returns_q = True  # needs no pooling
@@ -61,6 +66,13 @@ class WaveEncoder(nn.Module):
         self._prepare()
         matrices = [torch.empty(n, n) for n in self.basis.sizes()] if weights_follow() else self._solved()
         self.analysis = nn.ParameterList(nn.Parameter(matrix) for matrix in matrices)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WaveEncoder:
+        precise = at_least_float32(fn)
+        for name, part in self.named_children():
+            part._apply(precise if name in ("basis", "analysis") else fn)
+        super()._apply(precise, recurse=False)  # type: ignore[no-untyped-call]
+        return self
 
     def _solved(self) -> list[Tensor]:
         """Least-squares analysis matrices: the inverse of the Gram matrix of the waves of each colour."""
@@ -150,14 +162,15 @@ class WaveEncoder(nn.Module):
     def correlations(self, images: Tensor) -> Tensor:
         """Correlations with the waves, Φᵀ(image − ½): (N, size)."""
         n, _, height, width = images.shape
-        along_x = (images - 0.5).reshape(-1, width) @ self.column_waves  # (N·3·H, 2·|u|)
+        along_x = (images.to(self.column_waves) - 0.5).reshape(-1, width) @ self.column_waves  # (N·3·H, 2·|u|)
         mixed = self.colour_mix @ along_x.reshape(n, 3, -1)  # (N, 3, H·2|u|), smaller than the pixels
         table = (self.row_waves @ mixed.reshape(n, 3, height, -1)).flatten(1)  # (N, 3·2|v|·2|u|)
         return table[:, self.terms[0]] + self.signs * table[:, self.terms[1]]
 
     def analyse(self, images: Tensor) -> Tensor:
         """Least-squares wave coordinates before refinement: (N, size)."""
-        return _by_colour(self.correlations(images), list(self.analysis)) * self.basis.gain
+        with without_autocast(images.device):
+            return _by_colour(self.correlations(images), list(self.analysis)) * self.basis.gain
 
     def synthesise(self, coordinates: Tensor) -> Tensor:
         """Images (N, 3, H, W) of wave coordinates (N, size): what the recurrence and the exact read-out compute.
@@ -190,7 +203,8 @@ class WaveEncoder(nn.Module):
         outside = picture.norm(dim=1) > limit
         if not self.training and can_read(outside) and not bool(outside.any()):
             return picture
-        return torch.where(outside[:, None], self._shrink(picture, limit), picture)
+        with without_autocast(picture.device):
+            return torch.where(outside[:, None], self._shrink(picture, limit), picture)
 
     def _shrink(self, picture: Tensor, limit: float) -> Tensor:
         """Ridge regression whose coordinates have the norm `limit`."""
@@ -211,12 +225,19 @@ class WaveEncoder(nn.Module):
 
     def _directions(self, like: Tensor) -> tuple[list[Tensor], Tensor]:
         """Eigenvectors of the Gram matrix of each colour, and all inverse eigenvalues, scaled to a maximum of 1."""
+        if like.is_meta and type(like) is Tensor:
+            sizes = self.basis.sizes()
+            return [like.new_empty(n, n) for n in sizes], like.new_empty(sum(sizes))
         if self._eigen is None:
             found = [torch.linalg.eigh(gram) for gram in self.gram()]
             inverse = torch.cat([1 / values for values, _ in found])
             self._eigen = [vectors.float() for _, vectors in found], (inverse / inverse.max()).float()
         vectors, values = self._eigen
-        return [E.to(like) for E in vectors], values.to(like)
+        if (values.device, values.dtype) != (like.device, like.dtype):
+            vectors, values = [E.to(like) for E in vectors], values.to(like)
+            if type(like) is Tensor:  # copied to the device once, not in every forward
+                self._eigen = vectors, values
+        return vectors, values
 
     def forward(self, images: Tensor) -> Tensor:
         check_values(images, training=self.training)
@@ -225,7 +246,7 @@ class WaveEncoder(nn.Module):
         picture = self.basis.split(self.fit_into_sphere(self.analyse(images)))  # (N, M, size)
         if self.refinement is not None:
             picture = picture + self.refinement(images)
-        return self.basis.complete(picture)
+        return self.basis.complete(picture).to(images)
 
 
 class DepthwiseBlock(nn.Module):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from finola.config import HEADS
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
+from finola.layers import differentiable_attention
 from finola.serialization import Pretrained
 
 
@@ -56,8 +57,9 @@ class TransformerHead(nn.Module):
 
     def forward(self, feature_map: Tensor) -> Tensor:
         tokens = self.embed(feature_map.flatten(2).transpose(1, 2))  # (N, H·W, width)
-        for block in self.blocks:
-            tokens = block(tokens)
+        with differentiable_attention(tokens):
+            for block in self.blocks:
+                tokens = block(tokens)
         logits: Tensor = self.linear(self.norm(tokens).mean(1))
         return logits
 

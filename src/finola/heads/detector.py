@@ -50,14 +50,14 @@ class Detector(DetectionModel):
 
     def predict(self, maps: tuple[Tensor, Tensor], sizes: Tensor | None = None) -> Predictions:
         """Predictions of the head from the feature maps."""
-        predictions: Predictions = self.head(
-            *maps, valid_fractions(16 * maps[1].shape[-2], 16 * maps[1].shape[-1], sizes)
-        )
+        fractions = valid_fractions(16 * maps[1].shape[-2], 16 * maps[1].shape[-1], sizes)
+        predictions: Predictions = self.head(*maps, None if fractions is None else fractions.to(maps[1].device))
         return predictions
 
     def losses(self, images: Tensor, sizes: Tensor | None, targets: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Losses of a batch by name; a target has `labels` (K,) and `boxes` (K, 4), corners in pixels."""
-        return detection_losses(self(images, sizes), normalise_boxes(targets, image_sizes(images, sizes)))
+        own = torch.tensor([images.shape[-2:]] * len(images), device=images.device) if sizes is None else sizes
+        return detection_losses(self(images, sizes), normalise_boxes(targets, own))
 
     @torch.no_grad()
     def detect(self, images: Tensor, sizes: Tensor | None = None) -> list[Detections]:
@@ -84,22 +84,22 @@ def image_sizes(images: Tensor, sizes: Tensor | None) -> list[tuple[int, int]]:
 
 
 def valid_fractions(height: int, width: int, sizes: Tensor | None) -> Tensor | None:
-    """Fractions (N, 2) of height and width that are not padding; None if nothing is padded."""
-    if sizes is None:
+    """Fractions (N, 2) of height and width that are not padding; None if nothing is known to be padded.
+
+    Sizes on another device than the CPU are not read, since reading them would make the device wait.
+    """
+    if sizes is None or (sizes.is_cpu and all(size == [height, width] for size in sizes.tolist())):
         return None
-    fractions = sizes / sizes.new_tensor([height, width])
-    return None if bool((fractions == 1).all()) else fractions
+    return sizes / sizes.new_tensor([height, width])
 
 
-def normalise_boxes(targets: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Convert the boxes of targets from corners in pixels to centre and size as fractions of their images."""
+def normalise_boxes(targets: list[dict[str, Any]], sizes: Tensor) -> list[dict[str, Any]]:
+    """Convert boxes from corners in pixels to centre and size as fractions of their images of `sizes` (N, 2)."""
     from torchvision.ops import box_convert
 
     scaled = []
-    for target, (height, width) in zip(targets, sizes, strict=True):
-        boxes = box_convert(target["boxes"], "xyxy", "cxcywh") / target["boxes"].new_tensor(
-            [width, height, width, height]
-        )
+    for target, size in zip(targets, sizes, strict=True):
+        boxes = box_convert(target["boxes"], "xyxy", "cxcywh") / size.flip(0).repeat(2).to(target["boxes"])
         scaled.append({"labels": target["labels"], "boxes": boxes})
     return scaled
 

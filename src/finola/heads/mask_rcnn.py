@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from finola.errors import InputError, UnknownNameError
 from finola.heads.detection_model import DetectionModel, Detections
 from finola.heads.detector import image_sizes
+from finola.layers import at_least_float32
 
 HEAD = "mask-rcnn"
 WIDTH, LEVELS = 256, ("1/4", "1/8", "1/16", "1/32", "1/64")
@@ -50,8 +51,13 @@ class Segmenter(DetectionModel):
         """Five losses of Mask R-CNN; a target has `labels` (K,), `boxes` (K, 4) in pixels and `masks` (K, h, w)."""
         if any("masks" not in target for target in targets):
             raise InputError("The targets have no masks, which a segmenter needs. Train a detector instead.")
+        precision = torch.promote_types(images.dtype, torch.float32)
         converted = [
-            {"boxes": target["boxes"], "labels": target["labels"] + 1, "masks": target["masks"].to(torch.uint8)}
+            {
+                "boxes": target["boxes"].to(precision),
+                "labels": target["labels"] + 1,
+                "masks": target["masks"].to(torch.uint8),
+            }
             for target in targets
         ]
         stages = self.encoder.stages(images)  # type: ignore[operator]
@@ -95,13 +101,22 @@ class MaskRCNNHead(nn.Module):
         # Only the RPN and the RoI heads are used; MaskRCNN.transform would resize and normalise the images again.
         self.proposals, self.regions = parts.rpn, parts.roi_heads
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MaskRCNNHead:
+        """Apply `fn`, but keep proposals and regions in at least float32: non-maximum suppression takes no less."""
+        self.pyramid._apply(fn)  # type: ignore[no-untyped-call]
+        for part in (self.proposals, self.regions):
+            part._apply(at_least_float32(fn))
+        return self
+
     def forward(
         self, images: Tensor, stages: Sequence[Tensor], sizes: list[tuple[int, int]], targets: Any = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         """Return detections, and in training also losses."""
         from torchvision.models.detection.image_list import ImageList
 
-        maps = self.pyramid(stages)
+        precision = torch.promote_types(images.dtype, torch.float32)
+        maps = OrderedDict((level, own.to(precision)) for level, own in self.pyramid(stages).items())
+        images = images.to(precision)
         proposals, first = self.proposals(ImageList(images, sizes), maps, targets)
         results, second = self.regions(maps, proposals, sizes, targets)
         return results, {**first, **second}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from finola.encoders.mobile_former import DyReLU, conv_bn
 from finola.errors import UnknownNameError
+from finola.layers import attention, hard_sigmoid
 
 QUERIES, WIDTH = 100, 256
 DECODERS = {"mf-dec-522": (5, 2, 2), "mf-dec-211": (2, 1, 1)}
@@ -43,7 +44,7 @@ class Attention(nn.Module):
         parts = ((self.query, query), (self.key, key), (self.value, value))
         q, k, v = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer, x in parts)
         mask = None if inside is None else inside[:, None, None]
-        gathered = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        gathered = attention(q, k, v, mask, self.dropout if self.training else 0.0)
         gathered = gathered.transpose(1, 2).flatten(-2)
         projected: Tensor = self.project(gathered if gate is None else gate * gathered)
         return projected
@@ -93,7 +94,7 @@ class MobileToFormer(nn.Module):
     def forward(
         self, tokens: Tensor, queries: Tensor, pixels: Tensor, position: Tensor, inside: Tensor | None
     ) -> Tensor:
-        gate = 2 * F.hardsigmoid(self.gate(tokens))
+        gate = 2 * hard_sigmoid(self.gate(tokens))
         update = self.attention(tokens + queries, pixels + position, pixels, inside, gate)
         normed: Tensor = self.norm(tokens + self.dropout(update))
         return normed

@@ -61,7 +61,8 @@ def _backward(ctx: Any, gradients: list[Tensor | None]) -> tuple[Tensor | None, 
     gradient, wanted = gradients[0], ctx.needs_input_grad[:5]
     if gradient is None:
         return (None,) * 7
-    inputs, states = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+    saved = ctx.saved_tensors  # once: activation checkpointing allows no second access
+    inputs, states = saved[:5], saved[5:]
     if torch.is_grad_enabled():
         step = partial(norm_linear, matrices=inputs[1:])
         z = grow_stepwise(inputs[0], step, _pairs(ctx.size)[0], _pairs(ctx.starts))

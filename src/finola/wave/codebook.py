@@ -93,6 +93,7 @@ class Codebook(nn.Module):
         beyond = torch.arange(rotated.shape[2], device=rotated.device)[:, None] >= self.lengths
         return rotated.square() @ beyond.to(rotated)
 
+    @torch.no_grad()
     def choose(self, p: Tensor, *, budget: float | None = None, length: int | None = None) -> tuple[Tensor, Tensor]:
         """Choose the basis and the length of each tile p (T, D) of one photo: two tensors (T,).
 
@@ -157,6 +158,7 @@ def allocate(errors: Tensor, lengths: Tensor, budget: float) -> Tensor:
     >>> allocate(errors, torch.tensor([1, 2, 3]), budget=5).tolist()
     [1, 2]
     """
+    errors = errors.to(torch.promote_types(errors.dtype, torch.float32))  # bfloat16 cannot count latents
     cost = lengths.to(errors)
     choice = errors.argmin(1)  # λ = 0
     if float(cost[choice].sum()) <= budget:
