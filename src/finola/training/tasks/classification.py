@@ -52,12 +52,15 @@ class Classify(Task):
         return replace(recipe, classes=photos.train.class_names), photos
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        head, known = self.recipe.head, batch.labels >= 0
-        images, targets = images[known], batch.labels[known]
-        images, targets = mix(
-            erase(images, head.random_erasing), targets, len(self.model.classes), head.mixup, head.cutmix
-        )
-        return {"cross_entropy": F.cross_entropy(self.model(images), targets, label_smoothing=head.label_smoothing)}
+        head, targets = self.recipe.head, batch.labels
+        images = erase(images, head.random_erasing)
+        if head.mixup or head.cutmix:  # the number of known labels must be read, and so waited for
+            known = targets >= 0
+            images, targets = mix(images[known], targets[known], len(self.model.classes), head.mixup, head.cutmix)
+        logits = self.model(images)
+        return {
+            "cross_entropy": F.cross_entropy(logits, targets, ignore_index=-1, label_smoothing=head.label_smoothing)
+        }
 
     def measure(self, batch: Batch) -> dict[str, Tensor]:
         known = (batch.labels >= 0) & ~batch.replaced
@@ -69,13 +72,11 @@ class Classify(Task):
 
 
 def mix(images: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
-    """Apply mixup or cutmix to a batch; labels become probabilities (N, classes). Unchanged if both are 0."""
+    """Apply mixup or cutmix to a batch; labels become probabilities (N, classes)."""
     from torchvision.transforms import v2  # uses torch's random generator, so that resuming is exact
 
     transforms = [(v2.MixUp, mixup), (v2.CutMix, cutmix)]
     chosen = [transform(alpha=alpha, num_classes=classes) for transform, alpha in transforms if alpha > 0]
-    if not chosen:
-        return images, labels
     mixed: tuple[Tensor, Tensor] = chosen[int(torch.randint(len(chosen), ()))](images, labels)
     return mixed
 

@@ -62,6 +62,7 @@ class Nets(Task):
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
         linear = self.project_tiles(images) if self.model.config.elastic else self.project(images)
+        linear = linear.to(images.dtype)  # the analysis keeps its precision
         out: Tensor = self.model.decoder.refinement(linear)  # type: ignore[operator]
         errors, linear_errors = ((x - images).square().flatten(1).mean(1) for x in (out, linear))
         return {"relative_error": (errors / (linear_errors.detach() + ERROR_FLOOR)).mean()}
