@@ -25,7 +25,7 @@ from finola.training.sections import GroupSection
 
 RECIPE = "recipe.yaml"
 """File of the resolved recipe in a run directory."""
-FOLDER = Path(__file__).parents[1] / "recipes"
+FOLDER = Path(__file__).parent / "recipes"
 MAX_SIZE = 2**20  # characters of a file or an override
 MAX_KEY = 200
 MAX_NUMBER = 2**63 - 1
