@@ -6,10 +6,11 @@ import json
 import math
 from pathlib import Path
 
-import finola.heads
 from finola.reproduce.measured import MEASURED, METHODS, STUDY
 from finola.reproduce.measured import study as read_study
 from finola.reproduce.report import describe
+
+import finola.heads
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finola.reproduce.plan import UTILISATION, plan
+from finola.paper.cost import UTILISATION, plan
 from finola.training import load_recipe
 
 RECIPES = ("paper/resolution/3072x1@16", "paper/resolution/3072x1@64")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finola.files import write_json
+from finola.paper.definitions import LATENT_METRICS, PROBE_METRICS, WAVE_METRICS
+from finola.paper.probes import probe_encoder
 from finola.training.config import Recipe
 
 if TYPE_CHECKING:
@@ -26,15 +28,6 @@ TRAIN_PHOTOS = 640
 """Training photos for the PSNR in training mode."""
 LATENT_PHOTOS = (2000, 200)
 """Training photos for the statistics of q, and val photos on which its properties are measured."""
-WAVE_METRICS = ("invertible_B", "cond_B", "cond_V", "complex_share", "residual", "path_inconsistency")
-LATENT_METRICS = (
-    "mean_contrast",  # standard deviation of the image of q̄ relative to that of an image
-    "mirror_correlation",  # of the images of 2q̄ − q and q, relative to that of q̄
-    "mixture_psnr",  # of the image of (q₁ + q₂)/2 with respect to the mean of the images
-    "component_gain",  # smallest increase of PSNR from K components to the next K
-    "first_components",  # fraction of the variance of q in the first sixteenth of its components
-    "sample_kurtosis",  # of neighbouring pixels of Gaussian samples of q, relative to that of images
-)
 INVERTIBLE = 1e6
 """Largest condition number of a B that counts as invertible in single precision."""
 DIGITS = 6
@@ -43,8 +36,8 @@ DIGITS = 6
 def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
     """Metrics of a finished or diverged run by name; None if it diverged or the value is not finite.
 
-    A name is `train_mode_psnr`, one of `WAVE_METRICS` or `LATENT_METRICS`, or a metric of the validation, such as
-    `psnr`. Computed metrics are stored in the run directory.
+    A name is `train_mode_psnr`, one of `WAVE_METRICS`, `LATENT_METRICS` or `PROBE_METRICS`, or a metric of the
+    validation, such as `psnr`. Computed metrics are stored in the run directory.
     """
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     if summary["status"] == "diverged":
@@ -53,6 +46,7 @@ def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
     found: dict[str, float | None] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     missing = [name for name in wanted if name not in found]
     computed = {("train_mode_psnr",): _train_mode_psnr, WAVE_METRICS: _waves, LATENT_METRICS: _latent}
+    computed |= {PROBE_METRICS: probe_encoder}
     for names, function in computed.items():
         if set(missing) & set(names):
             found |= {name: _plain(value) for name, value in function(run).items()}
@@ -62,11 +56,15 @@ def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
     return {name: found[name] for name in wanted}
 
 
-def validation_curve(run: Path, recipe: Recipe) -> list[tuple[int, float]]:
-    """Images seen and PSNR of every validation of a run; the first may precede training."""
+def _curve(run: Path) -> list[dict[str, float]]:
     from finola.training.reporting import CURVE, read_curve
 
-    rows = [row for row in read_curve(run / CURVE) if "val/psnr" in row]
+    return read_curve(run / CURVE)
+
+
+def validation_curve(run: Path, recipe: Recipe) -> list[tuple[int, float]]:
+    """Images seen and PSNR of every validation of a run; the first may precede training."""
+    rows = [row for row in _curve(run) if "val/psnr" in row]
     steps = [int(row["step"]) + 1 for row in rows]
     if recipe.trainer.validate_first and steps:
         steps[0] = 0
@@ -76,9 +74,7 @@ def validation_curve(run: Path, recipe: Recipe) -> list[tuple[int, float]]:
 
 def minutes(run: Path) -> float:
     """Minutes of training over all parts of a resumed run."""
-    from finola.training.reporting import CURVE, read_curve
-
-    curve = read_curve(run / CURVE)
+    curve = _curve(run)
     return round(curve[-1]["seconds"] / 60, 2) if curve else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Train the rows of claims with `finola train`, side by side, cached and resumable, and store their results as JSON."""
+"""Train the rows of claims side by side, cached and resumable, and store their results as JSON."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import contextlib
 import hashlib
 import json
 import os
-import shlex
-import subprocess
+import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from finola.config import ModelConfig
 from finola.errors import FinolaError, InputError, valid_unicode
 from finola.files import write_json
-from finola.recipes.table import canonical
-from finola.reproduce.definitions import SCALES, Claim, Row
-from finola.reproduce.measures import machine, measure, minutes, validation_curve
+from finola.paper.claims import rows_of
+from finola.paper.definitions import PROBE_METRICS, Claim, Same
+from finola.paper.measure import machine, measure, minutes, validation_curve
+from finola.paper.recipes import canonical
+from finola.paper.tables import ROWS, quoted_numbers
 from finola.training.config import Recipe
 from finola.training.loading import load_recipe, settings_of
 
 RUNS, RESULTS = Path("runs/reproduce"), Path("results/reproduce")
 SUMMARY, DATA, MACHINE = "summary.json", "data.json", "machine.json"
 """Files in a run directory: the outcome of the run, the description of its data, and the CPU that trained it."""
-KEPT = {"run", "status", "images"}
-"""What the result of a run has besides its metrics and its curve."""
 FINAL = ("finished", "diverged")
 """Statuses of runs that are not run again."""
 WITHOUT_EFFECT = (
@@ -43,14 +46,35 @@ class Stopped(FinolaError):
 
 
 @dataclass(frozen=True)
-class Job:
-    """A run: a row of a claim and a seed, its recipe, run directory and command."""
+class Scale:
+    """Settings of all runs at one scale that do not affect what is learned, and the size of its data for estimates."""
 
-    row: Row
+    photos: int  # training photos
+    overrides: tuple[str, ...] = ()
+    threads: int | None = None  # of each run; None: chosen by PyTorch
+
+
+SCALES = {
+    "paper": Scale(1_281_167),  # ImageNet-1K
+    "cpu": Scale(
+        4_866,  # photos256
+        ("trainer.accelerator=cpu", "data.num_workers=0", "logging.wandb=false", "checkpoint.every_minutes=2"),
+        threads=1,
+    ),
+}
+"""Scales of reproduction; the models at CPU scale are those of `finola.paper.definitions.TWIN`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run: a row of a claim in words and a seed, its recipe, run directory and command."""
+
+    row: str
     seed: int
     recipe: Recipe
     folder: Path
     command: tuple[str, ...]
+    metrics: tuple[str, ...] = ()  # that are computed in the process of the run, since they take long
 
     def status(self) -> str | None:
         """Status of the run in the directory: finished, diverged, interrupted, or None."""
@@ -58,17 +82,17 @@ class Job:
         return str(json.loads(path.read_text(encoding="utf-8"))["status"]) if path.is_file() else None
 
 
-def plan(row: Row, scale: str, seed: int, data: str | None = None, runs: Path = RUNS) -> Job:
+def plan(row: Same, scale: str, seed: int, data: str | None = None, runs: Path = RUNS) -> Job:
     """The run of a row. Equal settings, seed and data give the same run directory, whatever the claim.
 
-    >>> from finola.reproduce.claims import CLAIMS
-    >>> plan(CLAIMS["channels"].rows[0], "paper", seed=1).command[:4]
+    >>> from finola.paper.definitions import Same
+    >>> plan(Same("channels/256", "C = 256"), "paper", seed=1).command[:4]
     ('finola', 'train', 'paper/channels/256', 'seed=1')
     """
-    name = canonical(row.recipe.format(scale=scale))
+    name = canonical(f"{scale}/{row.of}" if row.of in ROWS else row.of)
     overrides = list(row.overrides)
     if scale == "cpu":
-        overrides += row.cpu_overrides
+        overrides += row.cpu
         if row.twin:
             model = replace(ModelConfig.parse(load_recipe(name).model.name), **row.twin)
             overrides.append(f"model.name={model}")
@@ -80,7 +104,7 @@ def plan(row: Row, scale: str, seed: int, data: str | None = None, runs: Path = 
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     folder = runs / f"{name.replace('/', '-')}-{digest}"
     command = ("finola", "train", name, *overrides, "--out", str(folder), "--resume")
-    return Job(row, seed, recipe, folder, command)
+    return Job(row.about, seed, recipe, folder, command)
 
 
 def jobs_of(
@@ -91,7 +115,11 @@ def jobs_of(
         if scale not in claim.scales:
             raise InputError(f"The claim {claim.name} has no runs at scale {scale}. Use --scale {claim.scales[0]}.")
     return {
-        claim.name: [plan(row, scale, seed, data, runs) for row in claim.rows_at(scale) for seed in range(seeds)]
+        claim.name: [
+            replace(plan(row, scale, seed, data, runs), metrics=PROBE_METRICS if claim.labelled else ())
+            for row in rows_of(claim, scale).values()
+            for seed in range(seeds)
+        ]
         for claim in claims
     }
 
@@ -130,11 +158,11 @@ def reproduce(
     """
     runs, results = Path(runs), Path(results)
     jobs = jobs_of(claims, scale, seeds, data, runs)
-    described = describe_data(data)
-    kept = {claim.name: stored_runs(claim, scale, described, results) for claim in claims}
+    described = describe_data(data or next(iter(jobs.values()))[0].recipe.data.path)
+    stored = {claim.name: stored_runs(claim, scale, described, results) for claim in claims}
     every = [(name, job) for name, found in jobs.items() for job in found]
     if reuse:
-        every = [(name, job) for name, job in every if job.folder.name not in kept[name]]
+        every = [(name, job) for name, job in every if job.folder.name not in stored[name]]
     unique = {job.folder: job for _, job in every}
     for job in unique.values():
         _check_data(job, described)
@@ -143,11 +171,11 @@ def reproduce(
     threads = SCALES[scale].threads
     with contextlib.closing(_run_all(waiting, workers, launch or run_job, threads)) as ended:
         for done, job in enumerate(ended, 1):
-            report(f"{done} of {len(waiting)}: {job.row.name}, seed {job.seed}, {job.status()}")
+            report(f"{done} of {len(waiting)}: {job.row}, seed {job.seed}, {job.status()}")
             for claim in claims:
                 if any(other.folder == job.folder for other in jobs[claim.name]):
-                    _store(claim, scale, jobs[claim.name], described, results, kept[claim.name])
-    return [_store(claim, scale, jobs[claim.name], described, results, kept[claim.name]) for claim in claims]
+                    _store(claim, scale, jobs[claim.name], described, results, stored[claim.name])
+    return [_store(claim, scale, jobs[claim.name], described, results, stored[claim.name]) for claim in claims]
 
 
 def _check_data(job: Job, described: dict[str, Any]) -> None:
@@ -177,59 +205,72 @@ def _run_all(
             raise
 
 
-_RUNNING: set[subprocess.Popen[bytes]] = set()
+_RUNNING: set[BaseProcess] = set()
 
 
 def run_job(job: Job, threads: int | None = None) -> None:
-    """Run the command of a job in a process of its own, with its messages in a log file beside the run directory.
-
-    When this process ends, also if it is killed, the run writes a checkpoint and ends.
-    """
-    command = [sys.executable, "-m", "finola.cli.supervised", *job.command[1:], "--json"]
-    limits = {} if threads is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    log = job.folder.with_suffix(".log")
-    with (
-        _locked(job.folder) as inherited,
-        log.open("wb") as output,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | limits,
-            pass_fds=inherited,
-        ) as process,
-    ):
-        _RUNNING.add(process)
-        try:
-            code = process.wait()
-        finally:
-            _RUNNING.discard(process)
+    """Train a job in a process of its own, with its messages in a log file beside the run directory."""
+    process = get_context("spawn").Process(target=_train, args=(job, threads))
+    process.start()
+    _RUNNING.add(process)
+    try:
+        process.join()
+    finally:
+        _RUNNING.discard(process)
     write_json(job.folder / MACHINE, machine())
     if job.status() not in FINAL:
-        if code in (130, 143) or code < 0:
+        if process.exitcode == INTERRUPTED or (process.exitcode or 0) < 0:
             raise Stopped(f"{job.folder} was interrupted. Repeat the command to resume it.")
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [f"exit code {code}"]
-        raise FinolaError(f"{shlex.join(job.command)} failed: {lines[-1]}")
+        lines = job.folder.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise FinolaError(f"{job.command[2]} in {job.folder} failed: {[f'exit code {process.exitcode}', *lines][-1]}")
+
+
+INTERRUPTED = 130
+
+
+def _train(job: Job, threads: int | None) -> None:
+    """Train a job in this process. When its parent ends, also if it is killed, it writes a checkpoint and ends."""
+
+    def watch() -> None:
+        parent = parent_process()
+        assert parent is not None
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+    with job.folder.with_suffix(".log").open("wb") as log:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(log.fileno(), stream.fileno())
+    import torch
+
+    from finola.training import train
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        with _locked(job.folder):
+            outcome = train(job.recipe, job.folder, resume=True, quiet=True)
+            if outcome.status in FINAL:
+                measure(job.folder, job.metrics)
+    except FinolaError as error:
+        sys.exit(str(error))
+    sys.exit(0 if outcome.status in FINAL else INTERRUPTED)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
-    """Lock a run directory. Yields the file descriptors that a child process must inherit to hold the lock as well.
-
-    If this process is killed, its child holds the lock until it has ended, and a second process cannot start the run.
-    """
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a run directory. Raises InputError if another process has locked it."""
     try:
         import fcntl
     except ImportError:  # Windows
-        yield ()
+        yield
         return
     with (folder / ".lock").open("wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{folder} is being trained by another process. Wait for it, or end it.") from None
-        yield (file.fileno(),)
+        yield
 
 
 def stored_runs(claim: Claim, scale: str, data: dict[str, Any], results: Path) -> dict[str, dict[str, Any]]:
@@ -244,16 +285,15 @@ def stored_runs(claim: Claim, scale: str, data: dict[str, Any], results: Path) -
         path = times.with_name(times.name.replace(".times", ""))
         if not path.is_file():  # interrupted between the two files
             continue
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         timings = json.loads(times.read_text(encoding="utf-8"))
-        for row, kept in stored["rows"].items() if stored["data"] == data else ():
-            for seed, result in kept["seeds"].items():
-                entry = {"claim": stored["claim"], "row": row, "seed": int(seed), "timing": timings[row][seed]}
+        for row, runs in content["rows"].items() if content["data"] == data else ():
+            for seed, result in runs["seeds"].items():
+                entry = {"claim": content["claim"], "row": row, "seed": int(seed), "timing": timings[row][seed]}
                 own = entry["claim"] == claim.name
                 if needed <= set(result) and (own or result["run"] not in found):
-                    found[result["run"]] = entry | {
-                        "result": {key: result[key] for key in result if key in KEPT | needed}
-                    }
+                    metrics = {key: result[key] for key in result if key in needed | {"status", "images"}}
+                    found[result["run"]] = entry | {"result": metrics}
     return found
 
 
@@ -263,28 +303,29 @@ def _store(
     jobs: Sequence[Job],
     data: dict[str, Any],
     results: Path,
-    kept: dict[str, dict[str, Any]],
+    stored: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """Write the results of a claim, and its times in a second file, which differ from run to run.
 
-    Results of `kept` that belong to a row of the claim, for any seed, are written as well.
+    Stored results that belong to a row of the claim, for any seed, are written as well.
     """
     rows: dict[str, dict[str, Any]] = {}
     times: dict[str, dict[str, Any]] = {}
-    for row in claim.rows_at(scale):
-        by_seed = {job.seed: job for job in jobs if job.row == row}
-        stored = (entry for entry in kept.values() if (entry["claim"], entry["row"]) == (claim.name, row.name))
-        for seed in sorted({*by_seed, *(entry["seed"] for entry in stored)}):
+    for row in rows_of(claim, scale).values():
+        by_seed = {job.seed: job for job in jobs if job.row == row.about}
+        other = (entry for entry in stored.values() if (entry["claim"], entry["row"]) == (claim.name, row.about))
+        for seed in sorted({*by_seed, *(entry["seed"] for entry in other)}):
             job = by_seed.get(seed) or plan(row, scale, seed, jobs[0].recipe.data.path, jobs[0].folder.parent)
             if job.status() in FINAL:
                 result, timing = _result(job, claim), _timing(job)
-            elif entry := kept.get(job.folder.name):
+            elif entry := stored.get(job.folder.name):
                 result, timing = entry["result"], entry["timing"]
             else:
                 continue
-            facts = {"recipe": job.command[2], "model": job.recipe.model.name, "paper": row.paper()}
-            rows.setdefault(row.name, {**facts, "seeds": {}})["seeds"][str(seed)] = result
-            times.setdefault(row.name, {})[str(seed)] = timing
+            paper = {metric: value for metric, value in quoted_numbers(row).items() if metric in claim.metrics}
+            facts = {"recipe": job.command[2], "model": job.recipe.model.name, "paper": paper}
+            rows.setdefault(row.about, {**facts, "seeds": {}})["seeds"][str(seed)] = result
+            times.setdefault(row.about, {})[str(seed)] = timing
     result = {"claim": claim.name, "scale": scale, "data": data, "rows": rows}
     folder = results / scale
     folder.mkdir(parents=True, exist_ok=True)
