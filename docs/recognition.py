@@ -67,7 +67,8 @@ STUDY_IMAGE = "images/study.png"
 STUDY_HEAD = """\
 imagenette128: 5,000 training and 1,000 val photos of ten classes, images of {size} pixels. Every method has the
 same encoder ({encoder}), batches of 64 photos and {images} images of pre-training, {seeds}. `lin`, `knn` and
-`tran-1` are probes of the frozen encoder on cached features (`finola/evaluation/probing.py`; `lin` over {lin} epochs, `tran-1` over 10).
+`tran-1` are probes of the frozen encoder on cached features (`finola/evaluation/probing.py`; `lin` over {lin} epochs,
+`tran-1` over 10).
 Fine-tuning takes {tuning} epochs, and so does reconstruction: the encoder is frozen; pooling, recurrence and a linear
 decoder are trained. Accuracy on val in percent, PSNR in dB. Curvature is the peak Gaussian curvature of the encoder's
 channels, the mean over channels and 100 val photos, and in second place that of maps scaled to a standard deviation

@@ -21,10 +21,11 @@ FLOPs are images × multiply–adds of a forward pass × 3 (forward and backward
 a GPU is that of the recipe's `trainer.precision`. With `32-true` it is that of float32 without tensor cores, of which
 hours assume {utilisation}. This fraction is calibrated on one number of the paper, 8 days on 8 V100 for 100 epochs of
 ImageNet with `3072x1@16`, and is an assumption for other models and devices, on which nothing was measured. With it
-the model predicts {predicted:.1f} days for `3072x1@64`; the paper reports 18. With `bf16-mixed` and `16-mixed` it is the
-peak of tensor cores, where the GPU has them for this format, and {tensor} of it are assumed; `auto` counts as
-`bf16-mixed`. On a CPU the rate is the one measured on one core, whatever the precision, and a test compares it with
-`results/bench-train.json`. Loading, validation and communication between machines are not part of the model.
+the model predicts {predicted:.1f} days for `3072x1@64`; the paper reports 18. With `bf16-mixed` and `16-mixed` it is
+the peak of tensor cores, where the GPU has them for this format, and {tensor} of it are assumed, except for the
+recurrence, which stays in float32; `auto` counts as `bf16-mixed`. On a CPU the rate is the one measured on one core,
+whatever the precision, and a test compares it with `results/bench-train.json`. Loading, validation and communication
+between machines are not part of the model.
 
 Recipes of all tasks but detection are planned. The task `nets` trains without the recurrence, and masked FINOLA encodes
 a quarter of each image; both are counted so. A recipe with `trainer.max_time` ends at this

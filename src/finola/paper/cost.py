@@ -103,7 +103,10 @@ def plan(recipe: Recipe, images: int, device: str = "v100", count: int = 1) -> P
     factors = {"encoder": 1 if isinstance(recipe, ClassifyRecipe) and recipe.head.frozen else TRAINING_FACTOR}
     work = {name: crops * factors.get(name, TRAINING_FACTOR) * part.multiply_adds for name, part in parts.items()}
     flops = round(FLOPS_PER_MULTIPLY_ADD * sum(work.values()))
-    time = flops / (unit.rate(recipe.trainer.precision) * count)
+    # Mixed precision leaves the recurrence in float32.
+    rates = {"propagation": unit.rate("32-true")}
+    rate = unit.rate(recipe.trainer.precision)
+    time = sum(FLOPS_PER_MULTIPLY_ADD * number / rates.get(name, rate) for name, number in work.items()) / count
     if device == "cpu" and recipe.model.name.partition("/")[0] in MOBILE_FORMERS:
         time += work["encoder"] * (1 / SLOW_RATE - 1 / RATE) / count
     parameters = sum(part.parameters for part in parts.values())
