@@ -20,7 +20,7 @@ import finola
 from finola.cli import main
 from finola.errors import UnknownNameError
 from finola.image_io import read_photo
-from finola.recipes.table import GROUPS, STARTING_POINTS
+from finola.paper.recipes import GROUPS, STARTING_POINTS
 from finola.training import callbacks, load_recipe, train
 from finola.training import checkpointing as checkpoints
 from finola.training import trainer as engine

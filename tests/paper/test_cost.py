@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from finola.cli import main
 from finola.errors import InputError
 from finola.model_counts import sizes
-from finola.reproduce.plan import DEVICES, Device, forward_counts, plan
+from finola.paper.cost import DEVICES, Device, forward_counts, images_seen, plan
 from finola.training import load_recipe
 from finola.training.tasks.nets import Nets
 
@@ -25,7 +25,7 @@ IMAGENET = 1_281_167
 @pytest.mark.parametrize(("model", "days"), [("3072x1@16", 8), ("3072x1@64", 18)])
 def test_hours_agree_with_the_paper(model: str, days: float) -> None:
     """The first is the calibration; the second is predicted from it."""
-    found = plan(load_recipe(f"paper/resolution/{model}"), IMAGENET, "v100", 8)
+    found = plan(load_recipe(f"paper/resolution/{model}", ["trainer.precision=32-true"]), IMAGENET, "v100", 8)
     assert found.hours / 24 == pytest.approx(days, rel=0.1)
 
 
@@ -75,7 +75,7 @@ def test_memory_is_compared_with_that_of_the_device(
         (state - 1, (False, True), "only with FSDP"),
         (1, (False, False), "no"),
     ):
-        monkeypatch.setitem(DEVICES, "v100", Device(1e12, memory, 1.0))
+        monkeypatch.setitem(DEVICES, "v100", Device(1e12, memory))
         found = plan(recipe, 1, count=8)
         assert (found.fits, found.sharded_fits) == fits
         assert main(["plan", "tile32", "--images", "1", "--count", "8"]) == 0
@@ -83,8 +83,8 @@ def test_memory_is_compared_with_that_of_the_device(
 
 
 def test_other_tasks_and_devices_are_rejected() -> None:
-    with pytest.raises(InputError, match="classify"):
-        plan(load_recipe("probe/lin-w720"), 1)
+    with pytest.raises(InputError, match="detect"):
+        plan(load_recipe("detection/dec-211-w720"), 1)
     with pytest.raises(InputError, match="tpu"):
         plan(load_recipe("paper/resolution/3072x1@16"), 1, "tpu")
 
@@ -94,6 +94,30 @@ def test_a_run_of_no_step_is_rejected() -> None:
     recipe.trainer.max_steps = 0
     with pytest.raises(InputError, match=r"trainer\.max_steps is 0"):
         plan(recipe, 100)
+    with pytest.raises(InputError, match=r"trainer\.max_time is"):
+        load_recipe("cpu/channels/512", ["trainer.max_time=0s"])
+
+
+def test_images_seen() -> None:
+    assert images_seen(load_recipe("paper/channels/256"), IMAGENET) == 100 * IMAGENET
+    before = load_recipe("cpu/channels/256", ["trainer.max_steps=1"])
+    assert images_seen(before, 4_866) == before.data.batch_size
+
+
+def test_precision_is_that_of_the_recipe() -> None:
+    exact, mixed = (load_recipe("paper/channels/512", [f"trainer.precision={p}"]) for p in ("32-true", "bf16-mixed"))
+    assert plan(mixed, 100, "a100").hours < plan(exact, 100, "a100").hours
+    for device in ("v100", "cpu"):  # which have no bfloat16
+        assert plan(mixed, 100, device).hours == plan(exact, 100, device).hours
+    a100 = DEVICES["a100"]
+    assert a100.rate("auto") == a100.rate("bf16-mixed") == a100.rate("16-mixed") > a100.rate("32-true")
+
+
+def test_a_frozen_encoder_has_no_backward_pass() -> None:
+    frozen, tuned = (
+        plan(load_recipe(name, ["head.kind=lin", "data.size=128"]), 1) for name in ("probe/lin-w720", "finetune/w720")
+    )
+    assert tuned.flops_per_image == pytest.approx(3 * frozen.flops_per_image, rel=0.01)
 
 
 def test_page_is_up_to_date() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from finola.cli import main
-from finola.reproduce.claims import CLAIMS
-from finola.reproduce.definitions import Claim
-from finola.reproduce.report import generate, judge_stored
-from finola.reproduce.verdicts import HOLDS, NEEDS_DATA, NOT_RUN, WEAKLY
+from finola.paper.claims import CLAIMS, rows_of
+from finola.paper.definitions import Claim
+from finola.paper.report import generate, judge_stored
+from finola.paper.tables import quoted_numbers
+from finola.paper.verdict import HOLDS, NEEDS_DATA, NOT_RUN, WEAKLY
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def results(claim: Claim, *psnr: tuple[float | None, ...]) -> dict[str, object]:
     """Stored results of a claim: the PSNR of each row, by seed."""
     rows = {}
-    for row, values in zip(claim.rows, psnr, strict=False):
+    for row, values in zip(rows_of(claim).values(), psnr, strict=False):
         seeds = {
             str(seed): {
                 "status": "diverged" if value is None else "finished",
@@ -28,7 +29,7 @@ def results(claim: Claim, *psnr: tuple[float | None, ...]) -> dict[str, object]:
             }
             for seed, value in enumerate(values)
         }
-        rows[row.name] = {"recipe": "r", "model": "mf-w720/4x1@4:64", "paper": row.paper(), "seeds": seeds}
+        rows[row.about] = {"recipe": "r", "model": "mf-w720/4x1@4:64", "paper": quoted_numbers(row), "seeds": seeds}
     data = {"name": "photos256", "train": 4866, "val": 700, "digest": "0"}
     return {"claim": claim.name, "scale": "cpu", "data": data, "rows": rows}
 
@@ -56,15 +57,15 @@ def test_the_page_replaces_a_file_only_with_force(tmp_path: Path, capsys: pytest
 
 def test_the_page_shows_verdict_margin_noise_images_minutes_and_machine(tmp_path: Path) -> None:
     store(tmp_path, results(CLAIMS["speeds"], (20.0, 20.1), (21.0, 21.2), (None, None)))
-    store(tmp_path, results(CLAIMS["all-one"], (20.0, 20.1), (21.0, 21.2)))
+    store(tmp_path, results(CLAIMS["all-one"], (20.0, 20.1, 20.2), (21.0, 21.2, 21.3)))
     page = generate(tmp_path)
     verdicts = {line.split(" | ")[0][2:]: line for line in page.splitlines() if line.startswith("| ")}
     assert "**does not hold at this scale**" in verdicts["speeds"] and "−∞ dB" in verdicts["speeds"]
-    assert "| **holds** |" in verdicts["all-one"] and "1.05 dB | 0.07 dB" in verdicts["all-one"]
+    assert "| **holds** |" in verdicts["all-one"] and "1.07 dB | 0.06 dB | 0.001" in verdicts["all-one"]
     assert NOT_RUN in verdicts["channels"]
-    assert "20.05 ± 0.07 | 21.6 |" in page and "2 of 2 diverged" in page
+    assert "20.10 ± 0.10 | 21.6 |" in page and "2 of 2 diverged" in page
     assert "4,866 training photos and 200 of 700 validation photos" in page
-    assert "4 runs, 4 minutes in all, on a CPU" in page and "3,200 images seen per run" in page
+    assert "6 runs, 4 minutes in all, on a CPU" in page and "3,200 images seen per run" in page
     assert f"**{NEEDS_DATA}** (ImageNet-1K and COCO 2017)" in page
 
 
@@ -82,7 +83,7 @@ def test_curves_are_shown_over_images_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("psnr", "status"),
     [
-        ([(20.0, 20.1), (21.0, 21.2)], HOLDS),
+        ([(20.0, 20.1, 20.0), (21.0, 21.2, 21.1)], HOLDS),
         ([(20.0, 20.1), (21.0,)], WEAKLY),  # only the seeds that both rows have
         ([(20.0, 20.1)], NOT_RUN),
         ([], NOT_RUN),

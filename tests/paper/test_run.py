@@ -12,23 +12,26 @@ from training.runs import TINY
 
 from finola.errors import FinolaError, InputError
 from finola.files import write_text
-from finola.reproduce.definitions import Claim, Row
-from finola.reproduce.measures import LATENT_METRICS, MEASURED, WAVE_METRICS, measure
-from finola.reproduce.runner import SUMMARY, Job, Stopped, plan, reproduce, run_job
-from finola.reproduce.verdicts import increasing
+from finola.paper.definitions import LATENT_METRICS, WAVE_METRICS, Claim, Same, increasing
+from finola.paper.measure import MEASURED, measure
+from finola.paper.run import SUMMARY, Job, Stopped, plan, reproduce, run_job
 from finola.training import train
 
 SMALL = tuple(word for word in TINY if not word.startswith("model.name"))
-ROWS = tuple(
-    Row(f"C = {channels}", "smoke", (*SMALL, f"model.name=waves+conv/{channels}x1@4:16", "schedule.epochs=1"))
+ROWS = {
+    f"C = {channels}": Same(
+        "smoke",
+        f"C = {channels}",
+        overrides=(*SMALL, f"model.name=waves+conv/{channels}x1@4:16", "schedule.epochs=1"),
+    )
     for channels in (16, 32)
-)
+}
+ROW = ROWS["C = 16"]
 CLAIM = Claim(
     "tiny",
-    (),
     "More channels are better.",
-    ROWS,
     (increasing("C = 16", "C = 32"),),
+    rows=ROWS,
     metrics=("psnr", "train_mode_psnr"),
 )
 
@@ -43,7 +46,7 @@ class InProcess:
     def __call__(self, job: Job, threads: int | None) -> None:
         if len(self.trained) == self.stop:
             raise Stopped("killed")
-        self.trained.append(job.row.name)
+        self.trained.append(job.row)
         train(job.recipe, job.folder, resume=True, quiet=True)
 
 
@@ -92,22 +95,24 @@ def test_seeds_are_added_to_stored_results_whose_runs_are_gone(tmp_path: Path) -
         assert {seed: row["seeds"][seed] for seed in "01"} == written["rows"][name]["seeds"]
 
 
+def changed(override: str) -> dict[str, Same]:
+    return {name: replace(row, overrides=(*row.overrides, override)) for name, row in ROWS.items()}
+
+
 def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
     run(tmp_path, InProcess())
     shutil.rmtree(tmp_path / "runs")
-    longer = replace(CLAIM, rows=tuple(replace(row, overrides=(*row.overrides, "seed=5")) for row in ROWS))
+    longer = replace(CLAIM, rows=changed("seed=5"))
     launch = InProcess()
     reproduce([longer], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 1, True, launch)
     assert launch.trained == []  # the seed of the job overrides that of the row: the same settings
-    other = replace(
-        CLAIM, rows=tuple(replace(row, overrides=(*row.overrides, "optimiser.weight_decay=0.5")) for row in ROWS)
-    )
+    other = replace(CLAIM, rows=changed("optimiser.weight_decay=0.5"))
     reproduce([other], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 1, True, launch)
     assert launch.trained == ["C = 16", "C = 32"]
 
 
 def test_a_killed_row_resumes_from_its_checkpoint(tmp_path: Path) -> None:
-    whole, killed = (plan(ROWS[0], "cpu", 0, "smoke", tmp_path / name) for name in ("whole", "killed"))
+    whole, killed = (plan(ROW, "cpu", 0, "smoke", tmp_path / name) for name in ("whole", "killed"))
     train(whole.recipe, whole.folder, quiet=True)
     part = replace(killed.recipe, trainer=replace(killed.recipe.trainer, max_steps=5))
     train(part, killed.folder, quiet=True)
@@ -144,17 +149,17 @@ def test_diverged_runs_are_final_and_have_no_metrics(tmp_path: Path) -> None:
 
 
 def test_waves_of_a_run_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = plan(ROWS[0], "cpu", 0, "smoke", tmp_path)
+    job = plan(ROW, "cpu", 0, "smoke", tmp_path)
     train(job.recipe, job.folder, quiet=True)
     found = measure(job.folder, WAVE_METRICS)
     assert found["path_inconsistency"] is not None and 0 <= found["path_inconsistency"] < 1
     assert found["invertible_B"] == 0  # waves with v = 0 do not change along y
-    monkeypatch.setattr("finola.reproduce.measures._waves", None)
+    monkeypatch.setattr("finola.paper.measure._waves", None)
     assert measure(job.folder, WAVE_METRICS) == found and (job.folder / MEASURED).exists()
 
 
 def test_properties_of_q_are_measured(tmp_path: Path) -> None:
-    job = plan(ROWS[0], "cpu", 0, "smoke", tmp_path)
+    job = plan(ROW, "cpu", 0, "smoke", tmp_path)
     train(job.recipe, job.folder, quiet=True)
     found = measure(job.folder, LATENT_METRICS)
     assert all(value is not None for value in found.values())
@@ -164,7 +169,7 @@ def test_properties_of_q_are_measured(tmp_path: Path) -> None:
 
 
 def test_a_job_runs_in_its_own_process(tmp_path: Path) -> None:
-    job = plan(ROWS[0], "cpu", 0, "smoke", tmp_path)
+    job = plan(ROW, "cpu", 0, "smoke", tmp_path)
     job.folder.mkdir()
     run_job(job, threads=1)
     assert job.status() == "finished"
@@ -172,11 +177,11 @@ def test_a_job_runs_in_its_own_process(tmp_path: Path) -> None:
 
 def test_a_failed_job_names_its_command_and_a_locked_one_is_not_started(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
-    job = plan(ROWS[0], "cpu", 0, str(tmp_path / "nowhere"), tmp_path)
+    job = plan(ROW, "cpu", 0, str(tmp_path / "nowhere"), tmp_path)
     job.folder.mkdir()
-    with pytest.raises(FinolaError, match=r"finola train smoke .*nowhere"):
+    with pytest.raises(FinolaError, match=r"smoke in .* failed: .*nowhere"):
         run_job(job)
     with (job.folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another process"):
+        with pytest.raises(FinolaError, match="another process"):
             run_job(job)
