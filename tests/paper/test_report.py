@@ -61,7 +61,7 @@ def test_the_page_shows_verdict_margin_noise_images_minutes_and_machine(tmp_path
     page = generate(tmp_path)
     verdicts = {line.split(" | ")[0][2:]: line for line in page.splitlines() if line.startswith("| ")}
     assert "**does not hold at this scale**" in verdicts["speeds"] and "−∞ dB" in verdicts["speeds"]
-    assert "| **holds** |" in verdicts["all-one"] and "1.07 dB | 0.06 dB | 0.001" in verdicts["all-one"]
+    assert "| **holds** |" in verdicts["all-one"] and "1.07 dB | 0.06 dB | 0.00" in verdicts["all-one"]
     assert NOT_RUN in verdicts["channels"]
     assert "20.10 ± 0.10 | 21.6 |" in page and "2 of 2 diverged" in page
     assert "4,866 training photos and 200 of 700 validation photos" in page

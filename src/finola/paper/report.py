@@ -155,7 +155,7 @@ def verdicts(claims: Iterable[Claim], results: Path, scale: str = "cpu") -> list
     rows = []
     for claim in claims:
         judged = judge(claim, results, scale)
-        p = "" if judged.p is None else f"{judged.p:.3f}"
+        p = "" if judged.p is None else f"{judged.p:.2g}"
         rows.append((claim.name, citation_of(claim), f"**{judged.status}**", *describe(judged), p))
     return markdown(("claim", "", "verdict", "weakest comparison", "margin", "noise", "p"), rows)
 
