@@ -14,8 +14,8 @@ from typing import Any
 from fuzz_cases import READERS
 
 from finola.compare.report import quoted
+from finola.paper.recognition import STUDY
 from finola.paper.run import plan
-from finola.paper.tables_recognition import STUDY
 
 ROOT = Path(__file__).parents[1]
 CONFIGURATIONS = ("aten-default", "avx2", "threads-2", "threads-1")  # of portability.py

@@ -10,9 +10,9 @@ from typing import Any
 
 from finola.paper import probes
 from finola.paper.claims import CLAIMS
+from finola.paper.recognition import STUDY
 from finola.paper.report import mean, verdicts
 from finola.paper.tables import find_table
-from finola.paper.tables_recognition import STUDY
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -15,7 +15,7 @@ ROOT = Path(finola.__file__).parent
 LAYERS = (
     {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
     | {"paper.definitions", "paper.recipes", "paper.tables"}
-    | {f"paper.tables_{part}" for part in ("main", "appendix", "recognition")}
+    | {"paper.figures", "paper.recognition", "paper.tables_main", "paper.tables_appendix", "paper.tables_recognition"}
     | {"image_io", "image_checks", "checks", "pixel_net", "layers", "serialization", "hub", "workers"},
     {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
     | {"model_zoo", "model_counts"},

@@ -30,11 +30,6 @@ def citation_of(claim: Claim) -> str:
     return cite(table.label, table.part) if table is not None and table.label else "ours"
 
 
-def sentence_of(claim: Claim) -> str:
-    """The sentence of a claim, or that of its table."""
-    return claim.sentence or _TABLES[claim.name].sentence
-
-
 def rows_of(claim: Claim, scale: str = "cpu") -> dict[str, Same]:
     """Rows of a claim by the names that its checks use.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from finola.config import ModelConfig
 
-NEEDS_IMAGENET, NEEDS_COCO = "ImageNet-1K", "ImageNet-1K and COCO 2017"
 WAVE_METRICS = ("invertible_B", "cond_B", "cond_V", "complex_share", "residual", "path_inconsistency")
 LATENT_METRICS = (
     "mean_contrast",  # standard deviation of the image of q̄ relative to that of an image
@@ -25,6 +26,8 @@ PROBE_METRICS = (
     *("curvature", "curvature_of_scaled_maps"),  # peak Gaussian curvature of the encoder's map, mean over channels
 )
 """Metrics of an encoder, which need labelled photos."""
+UNITS = {"psnr": "dB", "train_mode_psnr": "dB", "reconstruction": "dB"}
+UNITS |= dict.fromkeys(("lin", "tran-1", "fine-tuned"), "%")
 Settings = Mapping[str, Any]
 Numbers = Mapping[str, float]
 
@@ -108,48 +111,68 @@ class Same:
 
 @dataclass(frozen=True)
 class Check:
-    """A comparison of rows of a claim by their names; `finola.paper.verdict` computes its margins."""
+    """A comparison: a metric of each of several rows, whose `margin` is positive if a seed supports the claim.
 
-    kind: str
+    `text` describes it; {0}, {1}, … are the names of the rows. The metric of a run that diverged is minus infinity.
+    """
+
     rows: tuple[str, ...]
-    metric: str
-    bound: float = 0.0
-    other: str = ""  # a second metric
+    metrics: tuple[str, ...]
+    text: str
+    margin: Callable[..., float]
+    unit: str
 
 
-def increasing(*rows: str, metric: str = "psnr") -> Check:
+def _difference(high: float, low: float) -> float:
+    """high − low, where minus infinity equals itself."""
+    return 0.0 if high == low else high - low
+
+
+def _finite(margin: float) -> float:
+    """A margin that is minus infinity if a run diverged: nothing can be said of how near such runs are."""
+    return margin if math.isfinite(margin) else -math.inf
+
+
+def _pair(first: str, second: str, text: str, margin: Callable[..., float], metric: str = "psnr") -> Check:
+    return Check((first, second), (metric, metric), text, margin, UNITS.get(metric, metric))
+
+
+def increasing(*rows: str, metric: str = "psnr") -> tuple[Check, ...]:
     """The metric increases from each row to the next."""
-    return Check("increasing", rows, metric)
+    return tuple(_pair(high, low, "{0} above {1}", _difference, metric) for low, high in pairwise(rows))
 
 
 def near(first: str, second: str, *, within: float, metric: str = "psnr") -> Check:
     """The metrics of two rows differ by at most `within`."""
-    return Check("near", (first, second), metric, within)
+    text = f"{{0}} and {{1}} within {within:g}"
+    return _pair(first, second, text, lambda a, b: _finite(within - abs(a - b)), metric)
 
 
 def gains_at_most(low: str, high: str, *, limit: float) -> Check:
     """The PSNR of the second row is higher than that of the first by at most `limit`."""
-    return Check("gains_at_most", (low, high), "psnr", limit)
+    text = f"{{1}} at most {limit:g} above {{0}}"
+    return _pair(low, high, text, lambda a, b: _finite(limit - (b - a)))
 
 
 def diverges(row: str, *, floor: float) -> Check:
     """The loss of a row becomes infinite, or its PSNR stays below `floor`, that of a constant image."""
-    return Check("diverges", (row,), "psnr", floor)
+    return Check((row,), ("psnr",), f"{{0}} below {floor:g}", lambda value: floor - value, "dB")
 
 
 def at_least(row: str, metric: str, bound: float) -> Check:
     """A metric of a row is at least `bound`."""
-    return Check("at_least", (row,), metric, bound)
+    return Check((row,), (metric,), f"{metric} of {{0}} at least {bound:g}", lambda value: value - bound, "")
 
 
 def at_most(row: str, metric: str, bound: float) -> Check:
     """A metric of a row is at most `bound`."""
-    return Check("at_most", (row,), metric, bound)
+    return Check((row,), (metric,), f"{metric} of {{0}} at most {bound:g}", lambda value: _finite(bound - value), "")
 
 
 def drops(row: str, *, first: str, second: str, by: float) -> Check:
     """The second metric of a row is lower than the first by at least `by`."""
-    return Check("drops", (row,), first, by, second)
+    text = f"{second} of {{0}} at least {by:g} below {first}"
+    return Check((row, row), (first, second), text, lambda before, after: _difference(before, after) - by, UNITS[first])
 
 
 @dataclass(frozen=True)
@@ -161,7 +184,7 @@ class Claim:
     """
 
     name: str
-    sentence: str  # empty: that of its table
+    sentence: str
     checks: tuple[Check, ...]
     rows: Mapping[str, Same] = field(default_factory=dict)
     also: tuple[str, ...] = ()  # labels of other tables and figures that make this claim
@@ -199,9 +222,10 @@ class Table:
     needs: str = ""  # data that are not shipped
 
 
-def increasing_pairs(*pairs: tuple[str, str]) -> tuple[Check, ...]:
-    """The PSNR of the second row of each pair is higher than that of the first."""
-    return tuple(increasing(*pair) for pair in pairs)
+def claim(name: str, sentence: str, *checks: Check | tuple[Check, ...], **options: Any) -> Claim:
+    """A `Claim` of checks and of several checks."""
+    found = (check if isinstance(check, tuple) else (check,) for check in checks)
+    return Claim(name, sentence, tuple(one for several in found for one in several), **options)
 
 
 def numbers(columns: str, *rows: tuple[Any, ...]) -> tuple[dict[str, Any], ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from finola.paper.claims import CLAIMS, SOURCES, citation_of, claims_of, examined, rows_of, sentence_of
+from finola.paper.claims import CLAIMS, SOURCES, citation_of, claims_of, examined, rows_of
 from finola.paper.definitions import TWIN, Claim, Same, Table
 from finola.paper.tables import FIGURES, TABLES, cite, quoted_numbers
 from finola.paper.verdict import MIN_SEEDS, NEEDS_DATA, NOT_RUN, SIGNIFICANCE, Verdict, verdict
@@ -173,7 +173,7 @@ def generate(results: Path) -> str:
                     lines += [*_details(CLAIMS[name], *kept), *_baselines(results / scale / f"{name}.baselines.json")]
     measured = [claim for claim in CLAIMS.values() if claim.source]
     lines += ["## Verdicts on comparisons", "", MEASURED_HEAD, *verdicts(measured, results)]
-    lines += [*(f"- *{claim.name}*: {sentence_of(claim)}" for claim in measured), ""]
+    lines += [*(f"- *{claim.name}*: {claim.sentence}" for claim in measured), ""]
     rows = [(cite(t.label, t.part), t.sentence, status_of(t, results)) for t in (*TABLES, *FIGURES)]
     return "\n".join([*lines, "## Every table and figure", "", *markdown(("", "statement", "verdict"), rows)])
 
@@ -189,7 +189,7 @@ def _details(claim: Claim, result: dict[str, Any], times: dict[str, Any]) -> lis
     whole = claim.labelled or result["scale"] != "cpu"
     validated = f"{data['val'] if whole else min(TWIN.settings['data']['val_limit'], data['val']):,} of {data['val']:,}"
     return [
-        *(f"### {claim.name}: {citation_of(claim)}", "", sentence_of(claim), ""),
+        *(f"### {claim.name}: {citation_of(claim)}", "", claim.sentence, ""),
         *markdown(*row_table(claim, result)),
         *_curves(result),
         f"{data['train']:,} training photos and {validated} validation photos of {data['name']}; {shown} images seen "

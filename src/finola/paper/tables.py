@@ -6,12 +6,12 @@ They are listed in the order of their captions in the LaTeX source of arXiv 2310
 from __future__ import annotations
 
 from finola.errors import UnknownNameError
-from finola.paper import tables_appendix, tables_main, tables_recognition
+from finola.paper import figures, tables_appendix, tables_main, tables_recognition
 from finola.paper.definitions import Row, Same, Table
 
 TABLES = (*tables_main.TABLES, *tables_appendix.TABLES, *tables_recognition.TABLES)
-FIGURES = (*tables_appendix.FIGURES, *tables_recognition.FIGURES)
-EVERYTHING = (*TABLES, *FIGURES, *tables_appendix.OTHERS)
+FIGURES = figures.FIGURES
+EVERYTHING = (*TABLES, *FIGURES, *figures.OTHERS)
 EQUATIONS = (
     *("eq:finola-intro", "eq:finola-pde", "eq:group-finola", "eq:finola-pde-diag", "eq:wave"),
     *("eq:group-finola-diag", "eq:group-finola-diag-para", "eq:wave-special-case1", "eq:wave-special-case2"),

@@ -5,16 +5,14 @@ from __future__ import annotations
 from itertools import combinations
 
 from finola.paper.definitions import (
-    NEEDS_IMAGENET,
-    Claim,
     Row,
     Same,
     Table,
+    claim,
     diverges,
     drops,
     gains_at_most,
     increasing,
-    increasing_pairs,
     near,
     numbers,
 )
@@ -60,13 +58,11 @@ TABLES = (
         },
         quoted=numbers("side decoder_m", (8, 25.3), (16, 18.5), (32, 9.6), (64, 7.9), (128, 1.7), (256, 1.2)),
         claims=(
-            Claim(
+            claim(
                 "resolution",
                 "PSNR differs by at most 0.5 dB between maps up to 64×64, and by at most 1 dB from there to 128×128.",
-                (
-                    *(near(*pair, within=0.5) for pair in combinations(("3072x1@8", "3072x1@16", "3072x1@64"), 2)),
-                    near("3072x1@64", "3072x1@128", within=1.0),
-                ),
+                *(near(*pair, within=0.5) for pair in combinations(("3072x1@8", "3072x1@16", "3072x1@64"), 2)),
+                near("3072x1@64", "3072x1@128", within=1.0),
             ),
         ),
     ),
@@ -90,22 +86,20 @@ TABLES = (
             "norm-linear@64": Same("resolution/3072x1@64", "norm+linear, 64x64"),
         },
         claims=(
-            Claim(
+            claim(
                 "autoregression",
                 "Norm+linear is better than repetition with position embedding, and that is better than repetition.",
-                tuple(
+                *(
                     increasing(f"repetition@{side}", f"repetition-pos@{side}", f"norm-linear@{side}")
                     for side in (16, 64)
                 ),
             ),
-            Claim(
+            claim(
                 "linear",
                 "Without a norm, PSNR is similar on a small map (within 1 dB), and training diverges on a large one.",
-                (
-                    near("linear@16", "norm-linear@16", within=1.0),
-                    diverges("wide", floor=CONSTANT_IMAGE),
-                    increasing("wide", "norm-linear-wide"),
-                ),
+                near("linear@16", "norm-linear@16", within=1.0),
+                diverges("wide", floor=CONSTANT_IMAGE),
+                increasing("wide", "norm-linear-wide"),
                 rows={
                     "wide": Same(
                         "autoregression/linear@64",
@@ -128,10 +122,10 @@ TABLES = (
         }
         | {f"linear-{c}": Same(f"channels/{c}", f"norm+linear, C = {c}") for c in (512, 1024, 3072)},
         claims=(
-            Claim(
+            claim(
                 "nonlinear",
                 "An MLP of two layers instead of the linear layer gains at most 0.3 dB.",
-                tuple(gains_at_most(f"linear-{channels}", f"mlp-{channels}", limit=0.3) for channels in (512, 3072)),
+                *(gains_at_most(f"linear-{channels}", f"mlp-{channels}", limit=0.3) for channels in (512, 3072)),
             ),
         ),
     ),
@@ -144,15 +138,13 @@ TABLES = (
             "layer-norm": Same("channels/3072", "layer norm", {"train_mode_psnr": 25.5}),
         },
         claims=(
-            Claim(
+            claim(
                 "normalisation",
                 "Batch norm trains nearly as well as layer norm (within 1 dB), validates worse, and loses at least 1 "
                 "dB from training to validation.",
-                (
-                    near("batch-norm", "layer-norm", within=1.0, metric="train_mode_psnr"),
-                    increasing("batch-norm", "layer-norm"),
-                    drops("batch-norm", first="train_mode_psnr", second="psnr", by=1.0),
-                ),
+                near("batch-norm", "layer-norm", within=1.0, metric="train_mode_psnr"),
+                increasing("batch-norm", "layer-norm"),
+                drops("batch-norm", first="train_mode_psnr", second="psnr", by=1.0),
                 metrics=("psnr", "train_mode_psnr"),
             ),
         ),
@@ -169,17 +161,19 @@ TABLES = (
             ("DCT, first 10", "dct:10", 30720, 27.5),
         ),
         claims=(
-            Claim(
+            claim(
                 "dct",
                 "Small twins of FINOLA, trained from random weights, are better than the DCT with about as many "
                 "latents.",
-                increasing_pairs(("DCT, first 1", "FINOLA, latent 2048"), ("DCT, first 6", "FINOLA, latent 8192")),
+                increasing("DCT, first 1", "FINOLA, latent 2048"),
+                increasing("DCT, first 6", "FINOLA, latent 8192"),
                 source="twins",
             ),
-            Claim(
+            claim(
                 "dct-bundled",
                 "The bundled model tile32 is better than the DCT with fewer latents.",
-                increasing_pairs(("DCT, first 1", "tile32, 2048 latents"), ("DCT, first 3", "tile32, 8192 latents")),
+                increasing("DCT, first 1", "tile32, 2048 latents"),
+                increasing("DCT, first 3", "tile32, 8192 latents"),
                 source="bundled",
             ),
         ),
@@ -199,25 +193,21 @@ TABLES = (
             ("DTCWT, scale 2", "dtcwt:scale2", 196608, 30.8),
         ),
         claims=(
-            Claim(
+            claim(
                 "wavelets",
                 "Small twins of FINOLA, trained from random weights, are better than DWT and DTCWT with fewer latents.",
-                increasing_pairs(
-                    ("DWT, scale 3 LL", "FINOLA, latent 2048"),
-                    ("DTCWT, scale 3 LL", "FINOLA, latent 2048"),
-                    ("DWT, scale 3", "FINOLA, latent 8192"),
-                ),
+                increasing("DWT, scale 3 LL", "FINOLA, latent 2048"),
+                increasing("DTCWT, scale 3 LL", "FINOLA, latent 2048"),
+                increasing("DWT, scale 3", "FINOLA, latent 8192"),
                 source="twins",
             ),
-            Claim(
+            claim(
                 "wavelets-bundled",
                 "The bundled model tile32 is better than the DWT and the DTCWT with fewer latents.",
-                increasing_pairs(
-                    ("DWT, scale 3 LL", "tile32, 2048 latents"),
-                    ("DWT, scale 3", "tile32, 8192 latents"),
-                    ("DTCWT, scale 3 LL", "tile32, 2048 latents"),
-                    ("DTCWT, scale 3", "tile32, 8192 latents"),
-                ),
+                increasing("DWT, scale 3 LL", "tile32, 2048 latents"),
+                increasing("DWT, scale 3", "tile32, 8192 latents"),
+                increasing("DTCWT, scale 3 LL", "tile32, 2048 latents"),
+                increasing("DTCWT, scale 3", "tile32, 8192 latents"),
                 source="bundled",
             ),
         ),
@@ -234,10 +224,11 @@ TABLES = (
             "finola-8192": Same("grid/1024x8", "FINOLA, latent 8192", {"parameters_m": 16.6}),
         },
         claims=(
-            Claim(
+            claim(
                 "conv-ae",
-                "",
-                increasing_pairs(("conv-ae-2048", "finola-2048"), ("conv-ae-8192", "finola-8192")),
+                "FINOLA is better than a Conv-AE with the same number of latents and more parameters.",
+                increasing("conv-ae-2048", "finola-2048"),
+                increasing("conv-ae-8192", "finola-8192"),
                 parameters=True,
             ),
         ),
@@ -255,19 +246,19 @@ TABLES = (
         ),
         claims=(
             *(
-                Claim(
+                claim(
                     f"jpeg-{data}",
                     "photo256, one vector of 3072 latents with four bits each, is better than JPEG at 0.19 bpp on "
                     f"{data}.",
-                    (increasing("JPEG, optimised", "finola (photo256), bits per latent: 4"),),
+                    increasing("JPEG, optimised", "finola (photo256), bits per latent: 4"),
                     source=data,
                 )
                 for data in ("kodak", "photos256")
             ),
-            Claim(
+            claim(
                 "jpeg-coded",
                 "With entropy coding, the default codec is better than JPEG at 0.19 bpp on kodak.",
-                (increasing("JPEG, optimised", "finola (tile32)"),),
+                increasing("JPEG, optimised", "finola (tile32)"),
                 source="kodak",
             ),
         ),
@@ -283,7 +274,7 @@ TABLES = (
     Table(
         "table:finola-vs-self-sup",
         "Fine-tuned masked FINOLA is as accurate as other self-supervised methods of the same size.",
-        needs=NEEDS_IMAGENET,
+        needs="ImageNet-1K",
         recipes={
             f"finetune/tran4-w{width}": {
                 "base": f"finetune/w{width}",

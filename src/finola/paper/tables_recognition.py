@@ -1,138 +1,25 @@
-"""Tables 19 to 30 and Figures 16 to 21: masked FINOLA, probing, fine-tuning, MoCo-v2 and COCO, with their recipes."""
+"""Tables 19 to 30 of the paper, in the order of their captions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from finola.paper.definitions import (
-    NEEDS_COCO,
-    NEEDS_IMAGENET,
-    PROBE_METRICS,
-    Claim,
-    Same,
-    Table,
-    increasing,
-    near,
-    numbers,
+from finola.paper.definitions import PROBE_METRICS, Table, claim, increasing, near, numbers
+from finola.paper.recognition import (
+    NAME,
+    Q_SIZES,
+    STUDY,
+    TUNING,
+    against_labels,
+    against_moco,
+    detectors,
+    mix,
+    order,
+    pre_trained,
+    probed,
+    recipes,
+    train,
+    tran,
 )
 from finola.paper.tables_main import WIDTHS
-
-EPOCHS = (100, 200, 400, 800)
-"""Shorter schedules of pre-training."""
-Q_SIZES = (64, 128, 256, 512, 1024, 2048, 3072)
-
-
-def _train(recipe: str, weights: str = "", out: str = "") -> str:
-    """`finola train` with a recipe, initialised from the run `weights`, into the run directory `out`."""
-    return " ".join(
-        ["finola train", recipe, *([f"model.weights=runs/{weights}/model"] if weights else [])]
-        + ([f"--out runs/{out}"] if out else [])
-    )
-
-
-def _heads(width: int, run: str) -> Iterator[str]:
-    """lin, tran-1 and fine-tuning on the encoder of a run."""
-    for head in ("lin", "tran1"):
-        yield _train(f"probe/{head}-w{width}", run, f"{run}-{head}")
-    yield _train(f"finetune/w{width}", f"{run}-tran1", f"{run}-tran1-ft")
-
-
-def _detectors(width: int, runs: tuple[str, ...], decoders: tuple[str, ...], tuned: bool = False) -> Iterator[str]:
-    """DETR on the frozen encoders of runs, and with `tuned` fine-tuned from there."""
-    for run in runs:
-        for decoder in decoders:
-            out = f"{run}-dec-{decoder}"
-            yield _train(f"detection/dec-{decoder}-w{width}", run, out)
-            if tuned:
-                yield _train(f"detection/finetune-{decoder}-w{width}", out, f"{out}-ft")
-
-
-def _pre_trained(*runs: tuple[str, int]) -> Iterator[str]:
-    """Pre-training by recipes, each with its heads."""
-    for recipe, width in runs:
-        yield _train(recipe)
-        yield from _heads(width, recipe.replace("/", "-"))
-
-
-def _schedules(variant: str, *widths: int) -> Iterator[str]:
-    for width in widths:
-        names = (*(f"masked/{variant}-w{width}-{epochs}" for epochs in EPOCHS), f"masked/{variant}-w{width}")
-        yield from _pre_trained(*((name, width) for name in names))
-
-
-def _against_moco() -> Iterator[str]:
-    for width in WIDTHS:
-        for recipe, run in ((f"masked/b-w{width}", f"masked-b-w{width}"), (f"moco/w{width}", f"moco-w{width}")):
-            yield from _pre_trained((recipe, width))
-            yield from _detectors(width, (run, f"{run}-tran1-ft"), ("522",))
-            for weights in (run, f"{run}-tran1-ft"):
-                yield _train(f"detection/mask-rcnn-w{width}", weights, f"{weights}-mask-rcnn")
-
-
-def _against_labels(tuned: bool) -> Iterator[str]:
-    """Detection on encoders trained with labels, by masked FINOLA-B, and by it and fine-tuning."""
-    for width in WIDTHS:
-        yield from (_train(f"supervised/w{width}"), *_pre_trained((f"masked/b-w{width}", width)))
-        runs = (f"supervised-w{width}", f"masked-b-w{width}", f"masked-b-w{width}-tran1-ft")
-        yield from _detectors(width, runs, ("211", "522"), tuned)
-
-
-def _weights(run: str, **model: str) -> dict[str, Any]:
-    return {"model": {**model, "weights": f"runs/{run}/model"}}
-
-
-def _probed(name: str, width: int, title: str, run: str) -> dict[str, dict[str, Any]]:
-    """Recipes of lin and tran-1 probing of the encoder of a run."""
-    kinds = {"lin": "linear", "tran1": "tran-1"}
-    return {
-        f"probe/{name}-{head}": {
-            "base": f"probe/{head}-w{width}",
-            "about": f"{kind} probing of {title}",
-            **_weights(run),
-        }
-        for head, kind in kinds.items()
-    }
-
-
-# Of fine-tuning: mixup, cutmix, layer-wise decay, epochs. Of tran heads: dropout, random erasing.
-_TUNING = {720: (0.0, 0.0, 0.9, 200), 1440: (0.2, 0.25, 0.9, 150), 2880: (0.8, 1.0, 0.85, 100)}
-_TRAN = {720: (0.1, 0.0), 1440: (0.2, 0.0), 2880: (0.2, 0.25)}
-_MASKED = {"e": ("patch", {"mask": {"variant": "e", "places": 8}}), "b": ("tran4", {})}
-# Pre-training of 204,672 images of 96 pixels, with one optimiser for all methods and without validation.
-_COMMON = (
-    *("schedule.epochs=41", "schedule.warmup_epochs=1", "data.path=imagenette128", "data.batch_size=64"),
-    *("data.flip=true", "data.scale=[0.2,1.0]", "trainer.check_val_every_n_epoch=82"),
-)
-_ADAMW = ("optimiser.kind=adamw", "optimiser.lr=null", "optimiser.base_lr=2e-3", "optimiser.weight_decay=0.05")
-_MODEL = "model.name=mf-w720/256x1@6:96+"
-STUDY = {
-    # Steps without a learning rate estimate the statistics of the batch norms.
-    "random": Same(
-        "supervised/w720-128",
-        "random weights",
-        overrides=(*_COMMON, "data.size=96", "optimiser.base_lr=1e-30", "trainer.max_steps=100"),
-    ),
-    "finola": Same(
-        "paper/channels/256", "FINOLA", overrides=(*_COMMON, f"{_MODEL}patch", *_ADAMW, "logging.samples=0")
-    ),
-    "masked-e": Same(
-        "masked/e-w720-128", "masked FINOLA-E", overrides=(*_COMMON, f"{_MODEL}patch", "logging.samples=0")
-    ),
-    "masked-b": Same(
-        "masked/b-w720-128", "masked FINOLA-B", overrides=(*_COMMON, f"{_MODEL}tran1", "logging.samples=0")
-    ),
-    "moco": Same("moco/w720-128", "MoCo-v2 with AdamW", overrides=(*_COMMON, "data.size=96", *_ADAMW)),
-    "supervised": Same("supervised/w720-128", "supervised", overrides=(*_COMMON, "data.size=96")),
-}
-"""Pre-training methods on one encoder at CPU scale, with as many images and the same probes."""
-
-
-def _order(name: str, sentence: str, metrics: tuple[str, ...], *methods: str) -> Claim:
-    """The methods of `STUDY` in increasing order of each metric."""
-    checks = tuple(increasing(*methods, metric=metric) for metric in metrics)
-    return Claim(name, sentence, checks, rows={m: STUDY[m] for m in methods}, metrics=PROBE_METRICS, scales=("cpu",))
-
 
 TABLES = (
     Table(
@@ -148,69 +35,60 @@ TABLES = (
         "table:appendix:masked-FINOLA",
         "Settings of masked pre-training.",
         models={f"masked FINOLA-{v.upper()}": tuple(f"masked/{v}-w{width}" for width in WIDTHS) for v in "eb"},
-        recipes={
-            f"masked/{variant}-w{width}": {
-                "base": "_masked",
-                "about": f"masked FINOLA-{variant.upper()} on Mobile-Former W{width}, as in the paper",
-                "model": {"name": f"mf-w{width}/512x1@16+{decoder}"},
-                **settings,
-            }
-            for variant, (decoder, settings) in _MASKED.items()
-            for width in WIDTHS
-        },
+        recipes=recipes(
+            "masked/e-w{w}",
+            "_masked",
+            "masked FINOLA-E on Mobile-Former W{w}, as in the paper",
+            model={"name": "mf-w{w}/512x1@16+patch"},
+            mask={"variant": "e", "places": 8},
+        )
+        | recipes(
+            "masked/b-w{w}",
+            "_masked",
+            "masked FINOLA-B on Mobile-Former W{w}, as in the paper",
+            model={"name": "mf-w{w}/512x1@16+tran4"},
+        ),
     ),
     Table(
         "table:appendix:lin-tran-setting",
         "Settings of probing.",
-        recipes={
-            f"probe/lin-w{width}": {
-                "base": "_lin",
-                "about": f"linear probing of a masked FINOLA-B encoder of {width} channels, as in the paper",
-                **_weights(f"masked-b-w{width}", name=f"mf-w{width}"),
-            }
-            for width in WIDTHS
-        }
-        | {
-            f"probe/tran{blocks}-w{width}": {
-                "base": "_tran",
-                "about": f"tran-{blocks} probing of a masked FINOLA-B encoder of {width} channels, as in the paper",
-                **_weights(f"masked-b-w{width}", name=f"mf-w{width}"),
-                "head": {"kind": f"tran-{blocks}", "dropout": dropout, "random_erasing": erase},
-            }
-            for width, (dropout, erase) in _TRAN.items()
-            for blocks in (1, 4)
-        },
+        recipes=recipes(
+            "probe/lin-w{w}",
+            "_lin",
+            "linear probing of a masked FINOLA-B encoder of {w} channels, as in the paper",
+            "masked-b-w{w}",
+            model=NAME,
+        )
+        | tran(1)
+        | tran(4),
     ),
     Table(
         "table:appendix:finetune-setting",
         "Settings of fine-tuning.",
-        recipes={
-            f"finetune/w{width}": {
-                "base": "_finetune",
-                "about": f"fine-tuning of encoder and tran-1 head, {width} channels, as in the paper",
-                **_weights(f"probe-tran1-w{width}", name=f"mf-w{width}"),
-                "head": {"mixup": mixup, "cutmix": cutmix},
-                "optimiser": {"layer_decay": decay},
-                "schedule": {"epochs": epochs},
-            }
-            for width, (mixup, cutmix, decay, epochs) in _TUNING.items()
-        }
-        | {
-            f"supervised/w{width}": {
-                "base": "_finetune",
-                "about": f"the same encoder and head from scratch with labels, {width} channels (Sup-IN1K)",
-                "model": {"name": f"mf-w{width}"},
-                "head": {"mixup": mixup, "cutmix": cutmix},
-                "optimiser": {"base_lr": 1e-3, "layer_decay": None},
-                "schedule": {"epochs": 300},
-            }
-            for width, (mixup, cutmix, *_) in _TUNING.items()
-        },
+        recipes=recipes(
+            "finetune/w{w}",
+            "_finetune",
+            "fine-tuning of encoder and tran-1 head, {w} channels, as in the paper",
+            "probe-tran1-w{w}",
+            model=NAME,
+            head=mix,
+            optimiser=lambda w: {"layer_decay": TUNING[w][2]},
+            schedule=lambda w: {"epochs": TUNING[w][3]},
+        )
+        | recipes(
+            "supervised/w{w}",
+            "_finetune",
+            "the same encoder and head from scratch with labels, {w} channels (Sup-IN1K)",
+            model=NAME,
+            head=mix,
+            optimiser={"base_lr": 1e-3, "layer_decay": None},
+            schedule={"epochs": 300},
+        ),
     ),
     Table(
         "table:appendix:ablation-tran-blocks",
         "More transformer blocks in the decoder of masked FINOLA improve probing and barely change fine-tuning.",
-        needs=NEEDS_IMAGENET,
+        needs="ImageNet-1K",
         recipes={
             f"masked/b-w2880-tran{blocks}": {
                 "base": "masked/b-w2880-800",
@@ -225,7 +103,7 @@ TABLES = (
             *((4, 63.8, 78.0, 82.3), (5, 64.0, 78.1, 82.3), (6, 65.0, 78.3, 82.4)),
         ),
         commands=tuple(
-            _pre_trained(
+            pre_trained(
                 *((f"masked/b-w2880-{'800' if blocks == 4 else f'tran{blocks}'}", 2880) for blocks in range(1, 7))
             )
         ),
@@ -233,7 +111,7 @@ TABLES = (
     Table(
         "table:finola-vs-mask-based-methods",
         "Linear probing of masked FINOLA is comparable to masked methods with larger encoders.",
-        needs=NEEDS_IMAGENET,
+        needs="ImageNet-1K",
         quoted=numbers(
             "method model parameters_m top1",
             ("iGPT", "iGPT-L", 1362, 69.0),
@@ -244,35 +122,21 @@ TABLES = (
             ("MAE-Lite", "ViT-Tiny", 6, 23.3),
             *(("FINOLA", "MF-W720", 6, 51.3), ("FINOLA", "MF-W1440", 14, 62.8), ("FINOLA", "MF-W2880", 28, 66.4)),
         ),
-        commands=tuple(_train(f"{recipe}-w{width}") for width in WIDTHS for recipe in ("masked/b", "probe/lin")),
+        commands=tuple(train(f"{recipe}-w{width}") for width in WIDTHS for recipe in ("masked/b", "probe/lin")),
     ),
     Table(
         "table:finola-mocov2",
         "Masked FINOLA is better than MoCo-v2 in tran-1 probing, fine-tuning, detection and segmentation, and on par "
         "in linear probing.",
         page="recognition.md",
-        recipes={
-            name: settings
-            for width in WIDTHS
-            for name, settings in {
-                f"moco/w{width}": {
-                    "base": "_moco",
-                    "about": f"MoCo-v2 on Mobile-Former W{width}",
-                    "model": {"name": f"mf-w{width}"},
-                },
-                f"finetune/moco-w{width}": {
-                    "base": f"finetune/w{width}",
-                    "about": f"fine-tuning after MoCo-v2, {width} channels",
-                    **_weights(f"probe-moco-w{width}-tran1"),
-                },
-                f"detection/mask-rcnn-w{width}": {
-                    "base": "_segment",
-                    "about": "Mask R-CNN (1×) on a frozen encoder",
-                    **_weights(f"masked-b-w{width}", name=f"mf-w{width}"),
-                },
-                **_probed(f"moco-w{width}", width, f"MoCo-v2 on Mobile-Former W{width}", f"moco-w{width}"),
-            }.items()
-        },
+        recipes=recipes("moco/w{w}", "_moco", "MoCo-v2 on Mobile-Former W{w}", model=NAME)
+        | recipes(
+            "finetune/moco-w{w}", "finetune/w{w}", "fine-tuning after MoCo-v2, {w} channels", "probe-moco-w{w}-tran1"
+        )
+        | recipes(
+            "detection/mask-rcnn-w{w}", "_segment", "Mask R-CNN (1×) on a frozen encoder", "masked-b-w{w}", model=NAME
+        )
+        | probed("moco-w{w}", "{w}", "MoCo-v2 on Mobile-Former W{w}", "moco-w{w}"),
         quoted=numbers(  # AP without and with fine-tuning on ImageNet-1K
             "method encoder lin tran1 tran1_ft box_ap box_ap_in_ft mask_ap mask_ap_in_ft",
             ("MoCo-v2", "MF-W720", 51.6, 52.9, 74.3, 31.8, 39.9, 23.2, 25.3),
@@ -283,39 +147,39 @@ TABLES = (
             ("FINOLA", "MF-W2880", 66.4, 78.7, 82.5, 43.3, 45.5, 33.3, 35.1),
         ),
         claims=(
-            _order(
+            order(
                 "moco",
                 "Masked FINOLA-B recognises better than MoCo-v2 with a tran-1 head and after fine-tuning.",
                 ("tran-1", "fine-tuned"),
                 *("moco", "masked-b"),
             ),
-            Claim(
+            claim(
                 "moco-lin",
                 "Masked FINOLA-B and MoCo-v2 are on par in linear probing (within 3 %).",
-                (near("masked-b", "moco", within=3.0, metric="lin"),),
+                near("masked-b", "moco", within=3.0, metric="lin"),
                 rows={method: STUDY[method] for method in ("masked-b", "moco")},
                 metrics=PROBE_METRICS,
                 scales=("cpu",),
             ),
         ),
-        commands=tuple(_against_moco()),
+        commands=tuple(against_moco()),
     ),
     *(
         Table(
             label,
             sentence,
-            needs=NEEDS_COCO,
+            needs="ImageNet-1K and COCO 2017",
             recipes={
                 f"detection/{prefix}-{row['decoder']}-w{row['width']}": {
                     "base": base,
                     "about": about.format(**row),
-                    **_weights(run.format(**row), name=f"mf-w{row['width']}"),
+                    "model": {"name": f"mf-w{row['width']}", "weights": f"runs/{run.format(**row)}/model"},
                     "head": {"kind": f"mf-dec-{row['decoder']}"},
                 }
                 for row in quoted
             },
             quoted=quoted,
-            commands=tuple(_against_labels(tuned=prefix == "finetune")),
+            commands=tuple(against_labels(tuned=prefix == "finetune")),
         )
         for label, sentence, prefix, base, about, run, quoted in (
             (
@@ -354,7 +218,7 @@ TABLES = (
     Table(
         "table:coco-det-detr-cmp",
         "The detector is comparable to DETR variants with fewer multiply–adds.",
-        needs=NEEDS_COCO,
+        needs="ImageNet-1K and COCO 2017",
         quoted=numbers(
             "method queries ap ap50 ap75 ap_small ap_medium ap_large multiply_adds_g parameters_m",
             ("DETR-DC5", 100, 43.3, 63.1, 45.9, 22.5, 47.3, 61.1, 187, 41),
@@ -366,26 +230,22 @@ TABLES = (
             ("FINOLA-DETR (fine-tuned)", 100, 49.0, 67.7, 53.4, 30.1, 52.9, 65.5, 112, 44),
         ),
         commands=(
-            *_pre_trained(("masked/b-w2880", 2880)),
-            *_detectors(2880, ("masked-b-w2880-tran1-ft",), ("522",), tuned=True),
+            *pre_trained(("masked/b-w2880", 2880)),
+            *detectors(2880, ("masked-b-w2880-tran1-ft",), ("522",), tuned=True),
         ),
     ),
     Table(
         "table:finola-maskfinola",
         "Masked FINOLA reconstructs worse than FINOLA and recognises better; block-wise better than element-wise.",
         page="recognition.md",
-        recipes=_probed("e-w2880", 2880, "masked FINOLA-E", "masked-e-w2880")
-        | {
-            f"finetune/{name}": {
-                "base": "finetune/w2880",
-                "about": f"fine-tuning after {title}",
-                **_weights(f"probe-{name}-tran1"),
-            }
-            for name, title in (
-                ("e-w2880", "masked FINOLA-E"),
-                ("finola-q3072", "plain FINOLA whose q has 3072 channels"),
-            )
-        },
+        recipes=probed("e-w2880", "2880", "masked FINOLA-E", "masked-e-w2880")
+        | recipes("finetune/e-w2880", "finetune/w2880", "fine-tuning after masked FINOLA-E", "probe-e-w2880-tran1")
+        | recipes(
+            "finetune/finola-q3072",
+            "finetune/w2880",
+            "fine-tuning after plain FINOLA whose q has 3072 channels",
+            "probe-finola-q3072-tran1",
+        ),
         quoted=numbers(
             "method psnr lin tran1 tran1_ft",
             ("FINOLA", 25.8, 17.9, 46.8, 81.9),
@@ -393,30 +253,30 @@ TABLES = (
             ("Masked FINOLA-B", 17.3, 66.4, 78.7, 82.5),
         ),
         claims=(
-            Claim(
+            claim(
                 "masking",
                 "Masked FINOLA-B recognises better than masked FINOLA-E, and that better than FINOLA.",
-                tuple(increasing("finola", "masked-e", "masked-b", metric=m) for m in ("lin", "tran-1", "fine-tuned")),
+                *(increasing("finola", "masked-e", "masked-b", metric=m) for m in ("lin", "tran-1", "fine-tuned")),
                 rows=STUDY,
                 metrics=PROBE_METRICS,
                 scales=("cpu",),
             ),
         ),
         commands=(
-            *_pre_trained(("paper/channels/3072", 2880), ("masked/e-w2880", 2880), ("masked/b-w2880", 2880)),
-            *(_train(f"masked/recon-{variant}-w2880") for variant in "eb"),
+            *pre_trained(("paper/channels/3072", 2880), ("masked/e-w2880", 2880), ("masked/b-w2880", 2880)),
+            *(train(f"masked/recon-{variant}-w2880") for variant in "eb"),
         ),
     ),
     Table(
         "table:appendix:finola-maskedfinola-probing",
         "No size of q brings the probing accuracy of FINOLA near that of masked FINOLA.",
-        needs=NEEDS_IMAGENET,
+        needs="ImageNet-1K",
         recipes={
             name: settings
             for size in Q_SIZES
-            for name, settings in _probed(
+            for name, settings in probed(
                 f"finola-q{size}",
-                2880,
+                "2880",
                 f"plain FINOLA whose q has {size} channels (paper/channels/{size})",
                 f"paper-channels-{size}",
             ).items()
@@ -429,93 +289,9 @@ TABLES = (
             ("Masked FINOLA-B", None, 66.4, 78.7),
         ),
         commands=tuple(
-            _train(recipe)
+            train(recipe)
             for size in Q_SIZES
             for recipe in (f"paper/channels/{size}", f"probe/finola-q{size}-lin", f"probe/finola-q{size}-tran1")
-        ),
-    ),
-)
-
-FIGURES = (
-    Table("fig:masked-finola", "The pipelines of masked FINOLA."),
-    Table(
-        "fig:appendix:train-len",
-        "Longer pre-training improves probing and barely changes fine-tuning.",
-        needs=NEEDS_IMAGENET,
-        recipes={
-            f"masked/{variant}-w{width}-{epochs}": {
-                "base": f"masked/{variant}-w{width}",
-                "about": f"masked FINOLA-{variant.upper()} on Mobile-Former W{width} over {epochs} epochs",
-                "schedule": {"epochs": epochs},
-            }
-            for variant, widths in (("e", (2880,)), ("b", WIDTHS))
-            for width in widths
-            for epochs in EPOCHS
-        },
-        commands=tuple(_schedules("b", *WIDTHS)),
-    ),
-    Table(
-        "fig:cls-od-sup",
-        "Frozen encoders of masked FINOLA detect better than those trained with labels, and classify worse before "
-        "fine-tuning.",
-        needs=NEEDS_COCO,
-        commands=tuple(_against_labels(tuned=False)),
-    ),
-    Table(
-        "fig:appendix:recon-ftlin",
-        "Reconstruction from the frozen encoder of masked FINOLA.",
-        page="recognition.md",
-        recipes={
-            f"masked/recon-{variant}-w2880": {
-                "base": "paper/channels/512",
-                "about": f"reconstruction by a frozen masked FINOLA-{variant.upper()} encoder; pooling and recurrence "
-                "tuned, decoder new (appendix C)",
-                "model": {"weights": f"runs/masked-{variant}-w2880/model", "frozen": ["encoder.*"]},
-                "paper_psnr": None,
-            }
-            for variant in "eb"
-        },
-        claims=(
-            _order(
-                "frozen-reconstruction",
-                "The frozen encoder of FINOLA reconstructs better than that of masked FINOLA-B, and that better than "
-                "E's.",
-                ("reconstruction",),
-                *("masked-e", "masked-b", "finola"),
-            ),
-        ),
-        commands=tuple(_train(f"masked/{stage}{variant}-w2880") for stage in ("", "recon-") for variant in "eb"),
-    ),
-    Table(
-        "fig:appendix:element-vs-block",
-        "Block-wise masking is better than element-wise masking.",
-        page="recognition.md",
-        claims=(
-            _order(
-                "block-wise",
-                "Block-wise masking recognises better than element-wise masking.",
-                ("lin", "tran-1", "fine-tuned"),
-                *("masked-e", "masked-b"),
-            ),
-        ),
-        commands=(*_schedules("e", 2880), *_schedules("b", 2880)),
-    ),
-    Table(
-        "fig:masked-finola-gaussian",
-        "Critical features have a larger Gaussian curvature in masked FINOLA than in FINOLA.",
-        page="recognition.md",
-        claims=(
-            _order(
-                "curvature",
-                "The peak Gaussian curvature of the encoder's map, the mean over channels, is larger in masked FINOLA.",
-                ("curvature",),
-                *("finola", "masked-b"),
-            ),
-        ),
-        commands=(
-            *("finola train paper/channels/3072", "finola train masked/b-w2880"),
-            "finola curvature PHOTO --model runs/paper-channels-3072/model --beside runs/masked-b-w2880/model "
-            "-o curvature.png",
         ),
     ),
 )

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from finola.paper.definitions import Check
 
@@ -23,8 +22,6 @@ Metrics = Mapping[str, float | None]
 """Metrics of one run; None if the run diverged or has no such metric."""
 Results = Mapping[str, Sequence[Metrics]]
 """Metrics of each row, by name; one entry per seed, in the same order for all rows."""
-UNITS = {"psnr": "dB", "train_mode_psnr": "dB", "reconstruction": "dB"}
-UNITS |= dict.fromkeys(("lin", "tran-1", "fine-tuned"), "%")
 
 
 @dataclass(frozen=True)
@@ -48,68 +45,17 @@ class Verdict:
     p: float | None = None  # probability of such a margin if its mean were zero; None for fewer than `MIN_SEEDS` seeds
 
 
-def _difference(high: float, low: float) -> float:
-    """high − low, where minus infinity, a diverged run, equals itself."""
-    return 0.0 if high == low else high - low
+def compare(check: Check, results: Results, names: Mapping[str, str] | None = None) -> Comparison:
+    """Margins of a check for each seed. `names` has the names of rows in words.
 
-
-def _unless_diverged(margin: float) -> float:
-    """A margin that is minus infinity if a run diverged: nothing can be said of how near such runs are."""
-    return margin if math.isfinite(margin) else -math.inf
-
-
-def compare(check: Check, results: Results, names: Mapping[str, str] | None = None) -> list[Comparison]:
-    """Comparisons of a check. `names` has the names of rows in words.
-
-    >>> from finola.paper.definitions import increasing
-    >>> compare(increasing("a", "b"), {"a": [{"psnr": 20.0}], "b": [{"psnr": 21.5}]})
-    [Comparison(text='b above a', unit='dB', margins=(1.5,))]
+    >>> from finola.paper.definitions import near
+    >>> compare(near("a", "b", within=1.0), {"a": [{"psnr": 20.0}], "b": [{"psnr": 20.25}]})
+    Comparison(text='a and b within 1', unit='dB', margins=(0.75,))
     """
-    bound, metric, unit = check.bound, check.metric, UNITS.get(check.metric, check.metric)
-    word = {row: (names or {}).get(row, row) for row in check.rows}
-
-    def over_seeds(margin: Callable[..., float], *values: tuple[str, str]) -> tuple[float, ...]:
-        """Margins seed by seed, of metrics of rows; minus infinity stands for the metric of a run that diverged."""
-        columns = [[run.get(metric) for run in results[row]] for row, metric in values]
-        seeds = zip(*columns, strict=True)
-        return tuple(margin(*(-math.inf if value is None else value for value in seed)) for seed in seeds)
-
-    if check.kind == "increasing":
-        return [
-            Comparison(f"{word[high]} above {word[low]}", unit, over_seeds(_difference, (high, metric), (low, metric)))
-            for low, high in pairwise(check.rows)
-        ]
-    first, last = check.rows[0], check.rows[-1]
-    texts: dict[str, tuple[str, str, Callable[..., float], list[tuple[str, str]]]] = {
-        "near": (
-            f"{word[first]} and {word[last]} within {bound:g}",
-            unit,
-            lambda a, b: _unless_diverged(bound - abs(_difference(a, b)) if a > -math.inf else -math.inf),
-            [(first, metric), (last, metric)],
-        ),
-        "gains_at_most": (
-            f"{word[last]} at most {bound:g} above {word[first]}",
-            unit,
-            lambda low, high: _unless_diverged(bound - (high - low)),
-            [(first, metric), (last, metric)],
-        ),
-        "diverges": (f"{word[first]} below {bound:g}", unit, lambda value: bound - value, [(first, metric)]),
-        "at_least": (f"{metric} of {word[first]} at least {bound:g}", "", lambda v: v - bound, [(first, metric)]),
-        "at_most": (
-            f"{metric} of {word[first]} at most {bound:g}",
-            "",
-            lambda value: _unless_diverged(bound - value),
-            [(first, metric)],
-        ),
-        "drops": (
-            f"{check.other} of {word[first]} at least {bound:g} below {metric}",
-            unit,
-            lambda before, after: _difference(before, after) - bound,
-            [(first, metric), (first, check.other)],
-        ),
-    }
-    text, unit, margin, values = texts[check.kind]
-    return [Comparison(text, unit, over_seeds(margin, *values))]
+    values = [[run.get(metric) for run in results[row]] for row, metric in zip(check.rows, check.metrics, strict=True)]
+    seeds = ([-math.inf if value is None else value for value in seed] for seed in zip(*values, strict=True))
+    words = [(names or {}).get(row, row) for row in check.rows]
+    return Comparison(check.text.format(*words), check.unit, tuple(check.margin(*seed) for seed in seeds))
 
 
 def student_p(differences: Sequence[float]) -> float:
@@ -141,5 +87,5 @@ def judge(comparison: Comparison) -> Verdict:
 
 def verdict(checks: Sequence[Check], results: Results, names: Mapping[str, str] | None = None) -> Verdict:
     """Verdict on a claim: that of its weakest comparison."""
-    judged = [judge(comparison) for check in checks for comparison in compare(check, results, names)]
+    judged = [judge(compare(check, results, names)) for check in checks]
     return max(judged, key=lambda found: (STATUSES.index(found.status), -found.margin))

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from finola.paper.claims import CLAIMS, citation_of, examined, find_claims, labels_of, sentence_of
+    from finola.paper.claims import CLAIMS, citation_of, examined, find_claims, labels_of
     from finola.paper.run import jobs_of
     from finola.paper.tables import FIGURES, TABLES, cite
 
@@ -75,7 +75,7 @@ def _list(args: argparse.Namespace) -> None:
         for chosen in (claims, find_claims("all"))
     )
     tables = [(each.label, cite(each.label, each.part), each.sentence, examined(each)) for each in (*TABLES, *FIGURES)]
-    costs = [(claim.name, citation_of(claim), f"{hours[claim.name]:.1f}", sentence_of(claim)) for claim in claims]
+    costs = [(claim.name, citation_of(claim), f"{hours[claim.name]:.1f}", claim.sentence) for claim in claims]
     if args.json:
         listed = [
             {"claim": claim.name, "labels": labels_of(claim), "sentence": sentence, "core_hours": hours[claim.name]}
@@ -178,11 +178,11 @@ def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
         pairs = zip(claims, found, strict=True)
         print_json({"claims": [result | {"verdict": _verdict(claim, result)} for claim, result in pairs]})
         return
-    from finola.paper.claims import citation_of, sentence_of
+    from finola.paper.claims import citation_of
     from finola.paper.report import row_table
 
     for claim, result in zip(claims, found, strict=True):
-        print_table(f"{citation_of(claim)}: {sentence_of(claim)}", *row_table(claim, result))
+        print_table(f"{citation_of(claim)}: {claim.sentence}", *row_table(claim, result))
         judged = _verdict(claim, result)
         details = [f"{key} {judged[key]}" for key in ("comparison", "margin", "noise") if judged[key]]
         print_line(f"{claim.name}: {'; '.join([judged['status'], *details])}")
