@@ -30,7 +30,7 @@ ROW = ROWS["C = 16"]
 CLAIM = Claim(
     "tiny",
     "More channels are better.",
-    (increasing("C = 16", "C = 32"),),
+    increasing("C = 16", "C = 32"),
     rows=ROWS,
     metrics=("psnr", "train_mode_psnr"),
 )

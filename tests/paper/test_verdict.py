@@ -33,7 +33,7 @@ def psnr(**rows: list[float | None]) -> Results:
     ],
 )
 def test_an_order_holds_if_its_margin_exceeds_the_noise(results: Results, status: str, margin: float) -> None:
-    found = verdict([increasing("a", "b")], results)
+    found = verdict(increasing("a", "b"), results)
     assert found.status == status and found.margin == pytest.approx(margin)
 
 
@@ -42,24 +42,24 @@ def test_p_is_that_of_a_paired_t_test() -> None:
     differences = [b - a for a, b in zip(low, high, strict=True)]
     expected = stats.ttest_rel(high, low, alternative="greater").pvalue
     assert student_p(differences) == pytest.approx(expected, rel=1e-6)
-    found = verdict([increasing("a", "b")], psnr(a=low, b=high))
+    found = verdict(increasing("a", "b"), psnr(a=low, b=high))
     assert found.p == pytest.approx(expected, rel=1e-6)
     assert found.noise == pytest.approx(statistics.stdev(differences))
     assert student_p([-value for value in differences]) == pytest.approx(1 - expected)
 
 
 def test_the_noise_is_that_of_differences_of_the_same_seed() -> None:
-    found = verdict([increasing("a", "b")], psnr(a=[10.0, 20.0, 30.0], b=[11.0, 21.0, 31.0]))
+    found = verdict(increasing("a", "b"), psnr(a=[10.0, 20.0, 30.0], b=[11.0, 21.0, 31.0]))
     assert found.status == HOLDS and found.noise == 0
 
 
 def test_the_weakest_comparison_decides() -> None:
     results = psnr(a=[20.0, 20.0], b=[21.0, 21.1], c=[20.9, 20.8])
-    found = verdict([increasing("a", "b"), increasing("b", "c")], results)
+    found = verdict([*increasing("a", "b"), *increasing("b", "c")], results)
     assert found.status == FAILS and found.comparison == "c above b"
-    assert verdict([increasing("a", "b", "c")], results) == found
-    assert verdict([increasing("a", "c", "b")], results).comparison == "b above c"
-    assert verdict([increasing("a", "b", "c")], results, {"b": "two"}).comparison == "c above two"
+    assert verdict(increasing("a", "b", "c"), results) == found
+    assert verdict(increasing("a", "c", "b"), results).comparison == "b above c"
+    assert verdict(increasing("a", "b", "c"), results, {"b": "two"}).comparison == "c above two"
 
 
 def test_similar_rows() -> None:

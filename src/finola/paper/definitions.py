@@ -172,7 +172,13 @@ def at_most(row: str, metric: str, bound: float) -> Check:
 def drops(row: str, *, first: str, second: str, by: float) -> Check:
     """The second metric of a row is lower than the first by at least `by`."""
     text = f"{second} of {{0}} at least {by:g} below {first}"
-    return Check((row, row), (first, second), text, lambda before, after: _difference(before, after) - by, UNITS[first])
+    return Check(
+        (row, row),
+        (first, second),
+        text,
+        lambda before, after: _difference(before, after) - by,
+        UNITS.get(first, first),
+    )
 
 
 @dataclass(frozen=True)
