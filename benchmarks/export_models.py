@@ -19,7 +19,7 @@ from finola.cli.output import print_table
 from finola.deployment import export, verify
 from finola.deployment.exporter import MANIFEST
 from finola.model_zoo import load_model
-from finola.reproduce.measures import machine
+from finola.paper.measure import machine
 
 MODELS = ("tile32", "photo256", "paper64", "waves512")
 REPEATS = 10

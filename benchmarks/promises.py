@@ -13,10 +13,14 @@ from typing import Any
 
 from fuzz_cases import READERS
 
+from finola.compare.report import quoted
+from finola.paper.recognition import STUDY
+from finola.paper.run import plan
+
 ROOT = Path(__file__).parents[1]
 CONFIGURATIONS = ("aten-default", "avx2", "threads-2", "threads-1")  # of portability.py
 OUT = "{out}"  # in a command: where it writes its results
-METRIC_FILES = ("evaluate-*.json", "compare-*.json", "study-*.json")
+METRIC_FILES = ("evaluate-*.json", "compare-*.json", "reproduce/cpu/*.json")
 TRUSTED_CALLS = {
     ("deployment/verification.py", "torch.export.load"): "only with trusted=True, for folders that the caller exported",
 }
@@ -179,10 +183,10 @@ def unknown_decibels(text: str, known: Sequence[float]) -> list[str]:
 
 
 def readme_numbers() -> str:
-    """Every dB value of the README is in results/, or quoted from the paper in quoted.json."""
+    """Every dB value of the README is in results/, or quoted from the paper."""
     files = [path for pattern in METRIC_FILES for path in (ROOT / "results").glob(pattern)]
-    files.append(ROOT / "src" / "finola" / "compare" / "quoted.json")
-    known = [number for path in files for number in numbers_in(json.loads(path.read_text(encoding="utf-8")))]
+    stored = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+    known = [number for content in (*stored, quoted()) for number in numbers_in(content)]
     unknown = unknown_decibels((ROOT / "README.md").read_text(encoding="utf-8"), known)
     return ", ".join(f"{word} dB is in no stored output" for word in unknown)
 
@@ -205,8 +209,8 @@ def printed(name: str, script: str, result: str, needs: str = "") -> Evidence:
 
 
 CODEC, TRAINING = "tests/codec", "tests/training"
-STUDY = "runs/study"
-ENCODERS = f"random={STUDY}/random-0/probe masked-b={STUDY}/masked-b-0/probe"
+PROBED = {name: plan(STUDY[name], "cpu", 0).folder / "probe" for name in ("random", "masked-b")}
+ENCODERS = " ".join(f"{name}={folder}" for name, folder in PROBED.items())
 PROMISES = (
     Promise(
         "A .finola file decodes to the same latents on every machine; its hash covers all that decides its pixels",
@@ -321,13 +325,6 @@ PROMISES = (
                 "overfitting a segmenter",
                 "overfit_detection.py segment --lr 5e-4 --clip 1",
                 "overfit-segment.json",
-                needs="data",
-            ),
-            Evidence(
-                "study of pre-training, an encoder with random weights",
-                command=("benchmarks/study.py", "--methods", "random", "--runs", STUDY, "--out", f"{STUDY}-results"),
-                result="study-imagenette128/random-0.json",
-                holds=is_output,
                 needs="data",
             ),
             measured(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from pathlib import Path
+from typing import Any
 
-import finola.heads
-from finola.reproduce.measured import MEASURED, METHODS, STUDY
-from finola.reproduce.measured import study as read_study
-from finola.reproduce.report import describe
+from finola.paper import probes
+from finola.paper.claims import CLAIMS
+from finola.paper.recognition import STUDY
+from finola.paper.report import mean, verdicts
+from finola.paper.tables import find_table
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -62,9 +65,10 @@ The encoder of any of these models can initialise any other: `model.weights=runs
 
 STUDY_IMAGE = "images/study.png"
 STUDY_HEAD = """\
-{data}: 5,000 training and 1,000 val photos of ten classes, images of {size} pixels. Every method has the same encoder
-({encoder}), batches of 64 photos and {images:,} images of pre-training, one seed. `lin`, `knn` and `tran-1` are probes
-of the frozen encoder on cached features (`finola/evaluation/probing.py`; `lin` over 90 epochs, `tran-1` over 10).
+imagenette128: 5,000 training and 1,000 val photos of ten classes, images of {size} pixels. Every method has the
+same encoder ({encoder}), batches of 64 photos and {images} images of pre-training, {seeds}. `lin`, `knn` and
+`tran-1` are probes of the frozen encoder on cached features (`finola/evaluation/probing.py`; `lin` over {lin} epochs,
+`tran-1` over 10).
 Fine-tuning takes {tuning} epochs, and so does reconstruction: the encoder is frozen; pooling, recurrence and a linear
 decoder are trained. Accuracy on val in percent, PSNR in dB. Curvature is the peak Gaussian curvature of the encoder's
 channels, the mean over channels and 100 val photos, and in second place that of maps scaled to a standard deviation
@@ -99,34 +103,53 @@ gradients are flushed to zero.
 """
 
 
+def stored() -> dict[str, dict[str, Any]]:
+    """Stored rows of the claim on all methods, in the order of `STUDY`."""
+    found = json.loads((RESULTS / "reproduce" / "cpu" / "masking.json").read_text(encoding="utf-8"))["rows"]
+    return {row.about: found[row.about] for row in STUDY.values() if row.about in found}
+
+
+def curve(row: dict[str, Any]) -> list[tuple[int, float]]:
+    """Accuracy of `lin` by images seen, the mean over seeds; empty if it was not measured."""
+    curves = [dict(seed.get("lin_curve", ())) for seed in row["seeds"].values()]
+    return [(images, statistics.fmean(seed[images] for seed in curves)) for images in curves[0]]
+
+
 def study() -> str:
-    found = read_study(RESULTS)
-    one = next(row for row in found.values() if row["curve"])
-    points = [point["images"] for point in one["curve"]]
+    found = stored()
+    one = next(row for row in found.values() if "@" in row["model"])
+    seeds = list(one["seeds"].values())
+    facts = {"encoder": one["model"].partition("/")[0], "size": one["model"].split(":")[1].partition("+")[0]}
+    facts |= {"seeds": "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds", "images": f"{seeds[0]['images']:,}"}
+    head = STUDY_HEAD.format(**facts, tuning=probes.EPOCHS, lin=probes.LIN_EPOCHS)
     lines = [
         "\n## Pre-training methods on two cores\n",
-        "    python benchmarks/study.py\n",
-        STUDY_HEAD.format_map(one),
+        "    finola reproduce masking --seeds 1\n",
+        head,
         "| pre-training | lin | knn | tran-1 | fine-tuned | reconstruction, dB | curvature |",
         "|---|---|---|---|---|---|---|",
     ]
     for method, row in found.items():
-        cells = [f"{row[metric]:.1f}" for metric in ("lin", "knn", "tran-1", "fine-tuned")]
-        cells += [f"{row['reconstruction']:.2f}", f"{row['curvature']:.3g}, {row['curvature_of_scaled_maps']:.3g}"]
-        lines.append(f"| {METHODS[method]} | {' | '.join(cells)} |")
+        metrics = ("lin", "knn", "tran-1", "fine-tuned", "reconstruction")
+        cells = [mean(list(row["seeds"].values()), metric) for metric in metrics]
+        raw, scaled = (mean(list(row["seeds"].values()), name) for name in ("curvature", "curvature_of_scaled_maps"))
+        lines.append(f"| {method} | {' | '.join(cells)} | {raw}, {scaled} |")
+    curves = {method: curve(row) for method, row in found.items() if curve(row)}
+    points = [images for images, _ in next(iter(curves.values()))]
     lines += [
         "\nAccuracy of `lin` on one view of every photo during pre-training, by images seen "
         "(the learning rate follows one cosine over the whole run):\n",
         "| pre-training | " + " | ".join(f"{point:,}" for point in points) + " |",
         "|---|" + "---|" * len(points),
     ]
-    for method, row in found.items():
-        if row["curve"]:
-            lines.append(f"| {METHODS[method]} | " + " | ".join(f"{point['lin']:.1f}" for point in row["curve"]) + " |")
-    lines += [f"\n![Accuracy of linear probes over images seen]({STUDY_IMAGE})\n", *verdicts()]
-    if missing := [METHODS[name] for name in METHODS if name not in found]:
-        lines.append(f"\nNot measured yet: {', '.join(missing)}.")
-    return "\n".join([*lines, "", STUDY_NOTES, sgd_notes()])
+    for method, values in curves.items():
+        lines.append(f"| {method} | " + " | ".join(f"{lin:.1f}" for _, lin in values) + " |")
+    lines += [f"\n![Accuracy of linear probes over images seen]({STUDY_IMAGE})\n"]
+    claims = [claim for claim in CLAIMS.values() if claim.labelled]
+    lines += (
+        verdicts(claims, RESULTS / "reproduce") + [f"- *{claim.name}*: {claim.sentence}" for claim in claims] + [""]
+    )
+    return "\n".join([*lines, STUDY_NOTES, sgd_notes()])
 
 
 def sgd_notes() -> str:
@@ -145,17 +168,6 @@ def sgd_notes() -> str:
     )
 
 
-def verdicts() -> list[str]:
-    """Table of the claims of the paper that the study tests."""
-    lines = ["| the paper | claim | verdict | weakest comparison | margin |", "|---|---|---|---|---|"]
-    for claim in MEASURED.values():
-        if any(file.startswith(STUDY) for file in claim.files):
-            judged = claim.judge(RESULTS)
-            comparison, margin, _ = describe(judged)
-            lines.append(f"| {claim.citation()} | {claim.sentence} | **{judged.status}** | {comparison} | {margin} |")
-    return lines
-
-
 def plot_study() -> None:
     import matplotlib.pyplot as plt
 
@@ -163,12 +175,12 @@ def plot_study() -> None:
 
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     images: list[int] = []
-    for method, row in read_study(RESULTS).items():
-        if row["curve"]:
-            images = [point["images"] for point in row["curve"]]
-            axes.plot(images, [point["lin"] for point in row["curve"]], marker="o", label=METHODS[method])
+    for method, row in stored().items():
+        if points := curve(row):
+            images = [seen for seen, _ in points]
+            axes.plot(images, [lin for _, lin in points], marker="o", label=method)
         else:
-            axes.axhline(row["lin"], color="grey", linestyle=":", label=METHODS[method])
+            axes.axhline(row["seeds"]["0"]["lin"], color="grey", linestyle=":", label=method)
     axes.set(xscale="log", xlabel="images seen, thousands", ylabel="accuracy of a linear probe, %")
     axes.set_xticks(images, [f"{number / 1000:.0f}" for number in images], minor=False)
     axes.minorticks_off()
@@ -177,14 +189,14 @@ def plot_study() -> None:
 
 
 def quoted() -> str:
-    found = json.loads((Path(finola.heads.__file__).parent / "quoted.json").read_text())
     lines = ["\n## Results of the paper (ImageNet-1K, quoted, not measured here)\n"]
     lines += ["| pre-training | reconstruction, dB | lin | tran-1 | fine-tuned |", "|---|---|---|---|---|"]
-    for row in found["finola_and_masked"]:
+    for row in find_table("table:finola-maskfinola").quoted:
         lines.append(f"| {row['method']} | {row['psnr']} | {row['lin']} | {row['tran1']} | {row['tran1_ft']} |")
     lines += [
         "",
-        "More of its tables, including results that it quotes from others, are in `finola/heads/quoted.json`.",
+        "More of its tables, including results that it quotes from others, are in "
+        "`finola/paper/tables_recognition.py`.",
         "",
     ]
     return "\n".join(lines)

@@ -7,13 +7,16 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from finola.config import MOBILE_FORMERS
 from finola.decoders.upsampling import UpsamplingDecoder
 from finola.encoders.mobile_former import MobileFormer
 from finola.model_counts import count
+from finola.paper.tables import ROWS, find_table, row_of
 
-PAPER_ENCODERS = {"mf-w720": "5.0", "mf-w1440": "12.0", "mf-w2880": "25.0", "mf-w4320": "43.5", "mf-w5760": "67.6"}
-PAPER_MULTIPLY_ADDS = {"mf-w720": "5.6", "mf-w1440": "20.4", "mf-w2880": "77.5"}
-PAPER_DECODERS = {8: "25.3", 16: "18.5", 32: "9.6", 64: "7.9", 128: "1.7", 256: "1.2"}
+ENCODERS = sorted(MOBILE_FORMERS, key=lambda name: int(name.removeprefix("mf-w")))
+MULTIPLY_ADDS = {
+    f"mf-w{row['width']}": row["multiply_adds_g"] for row in find_table("table:appendix:finola-vs-sup-COCO").quoted
+}
 
 
 def parameters(module: torch.nn.Module) -> int:
@@ -22,24 +25,25 @@ def parameters(module: torch.nn.Module) -> int:
 
 def encoder_rows() -> list[str]:
     rows = []
-    for name, paper in PAPER_ENCODERS.items():
+    for name in ENCODERS:
+        paper = ROWS[f"encoders/{name}"].quoted["encoder_m"]
         with torch.device("meta"):
             encoder = MobileFormer(name).eval().requires_grad_(False)
             images = torch.empty(1, 3, 800, 1333)
         encoder.reduction = 1  # the paper's size is no multiple of 16; the strided convolutions round it up
         adds = "–"
-        if name in PAPER_MULTIPLY_ADDS:
+        if name in MULTIPLY_ADDS:
             with FlopCounterMode(display=False) as counter, torch.no_grad():
                 encoder.with_tokens(images)
             adds = f"{counter.get_total_flops() / 2e9:.2f} G"
-        quoted = f"{PAPER_MULTIPLY_ADDS[name]} G" if name in PAPER_MULTIPLY_ADDS else "–"
+        quoted = f"{MULTIPLY_ADDS[name]} G" if name in MULTIPLY_ADDS else "–"
         rows.append(f"| {name} | {paper} M | {parameters(encoder) / 1e6:.3f} M | {quoted} | {adds} |")
     return rows
 
 
 def decoder_rows() -> list[str]:
     rows = []
-    for side, paper in PAPER_DECODERS.items():
+    for side, paper in (row.values() for row in find_table("table:multi-resolution").quoted):
         with torch.device("meta"):
             ours = [parameters(UpsamplingDecoder(channels, 256 // side)) / 1e6 for channels in (512, 1024, 3072)]
         rows.append(f"| {side}×{side} | {paper} M | " + " | ".join(f"{value:.2f} M" for value in ours) + " |")
@@ -48,12 +52,8 @@ def decoder_rows() -> list[str]:
 
 def conv_ae_rows() -> list[str]:
     rows = []
-    for name, paper in {
-        "mf-w2880/1024x2@64": "16.6",
-        "mf-w2880/1024x8@64": "16.6",
-        "mf-w2880/512x4@64+convae": "35.9",
-        "mf-w2880/2048x4@64+convae": "61.9",
-    }.items():
+    for row in ("finola-2048", "finola-8192", "conv-ae-2048", "conv-ae-8192"):
+        name, paper = row_of(f"conv-ae/{row}").model, ROWS[f"conv-ae/{row}"].quoted["parameters_m"]
         counted = {part: size.parameters / 1e6 for part, size in count(name).items() if part != "encoder"}
         parts = " | ".join(f"{value:.2f} M" for value in counted.values())
         rows.append(f"| `{name}` | {paper} M | {sum(counted.values()):.2f} M | {parts} |")
@@ -62,7 +62,7 @@ def conv_ae_rows() -> list[str]:
 
 def matrix_rows() -> list[str]:
     rows = []
-    for name in ("mf-w2880/16384x1@64", "mf-w2880/1024x16@64"):
+    for name in next(iter(find_table("fig:finola-multipath").models.values())):
         size = count(name)["propagation"]
         one, adds = size.parameters / 4e6, size.multiply_adds / 1e9
         rows.append(f"| `{name}` | {one:.1f} M | {4 * one:.1f} M | {adds:.0f} G |")

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from finola.recipes.table import TWIN
+from finola.paper.definitions import TWIN
 
 HERE = Path(__file__).parent
 STORED = HERE.parent / "results" / "reproduce" / "cpu"

@@ -4,9 +4,9 @@ import pytest
 
 from finola.config import ModelConfig
 from finola.errors import InputError
-from finola.model_zoo import PAPER
+from finola.paper.tables import MODELS
 
-NAMES = [name for names in PAPER.values() for name in names] + [
+NAMES = [name for names in MODELS.values() for name in names if "@" in name] + [
     "mf-w720/512x1@16+corner",
     "mf-w2880/2048x16@64+scatter",
     "resnet18/256x1@16",

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from finola.image_io import save_photo
-from finola.reproduce.definitions import Row
-from finola.reproduce.runner import plan
+from finola.paper.definitions import Same
+from finola.paper.run import plan
 
 COMMANDS = {
     "compress": ["compress", "data", "-o", "out", "--workers", "2", "-m", "waves512"],
@@ -61,16 +61,13 @@ if __name__ == "__main__":
 """
 REPRODUCE = """
 import sys
-from finola.reproduce import runner
-from finola.reproduce.definitions import Row
+from pathlib import Path
 
-class Running(set):
-    def add(self, process):
-        print("started", flush=True)
-        super().add(process)
+from finola.paper.definitions import Same
+from finola.paper.run import plan, run_job
 
-runner._RUNNING = Running()
-runner.run_job(runner.plan(Row("row", "smoke"), "cpu", 0, "smoke", runner.Path("runs")), threads=1)
+if __name__ == "__main__":
+    run_job(plan(Same("smoke", "row"), "cpu", 0, "smoke", Path("runs")), threads=1)
 """
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -132,11 +129,15 @@ def test_workers_that_are_prepared_end_without_a_word(tmp_path: Path) -> None:
 
 def test_runs_of_reproduce_end_with_it(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
-    job = plan(Row("row", "smoke"), "cpu", 0, "smoke", tmp_path / "runs")
+    job = plan(Same("smoke", "row"), "cpu", 0, "smoke", tmp_path / "runs")
     job.folder.mkdir(parents=True)
-    with started(REPRODUCE, tmp_path) as process:
-        assert process.stdout is not None and process.stdout.readline() == "started\n"
+    with started(REPRODUCE, tmp_path) as process, (job.folder / ".lock").open("w") as file:
+        while process.poll() is None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # the run has started
+                break
+            fcntl.flock(file, fcntl.LOCK_UN)
         process.kill()
-        with (job.folder / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # waits for the end of the run
-    assert job.status() is None
+        fcntl.flock(file, fcntl.LOCK_EX)  # waits for the end of the run
+    assert job.status() != "finished"

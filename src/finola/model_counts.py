@@ -56,14 +56,14 @@ def count(name: str) -> dict[str, Count]:
     """
     if name in bundled_models("classifier"):
         stored = read_config(WEIGHTS_FOLDER / name)
-        return _count_classifier(stored["encoder"], stored["head"], len(stored["classes"]), stored["image_size"])
+        return count_classifier(stored["encoder"], stored["head"], len(stored["classes"]), stored["image_size"])
     if match := _RECIPE.fullmatch(name):
         kind, backbone = match["kind"], f"mf-w{match['width']}"
         if kind.startswith("masked/"):
             variant = kind[-1]
             return count_masked(f"{backbone}/512x1@16+{'patch' if variant == 'e' else 'tran4'}", variant)
         if kind.startswith("probe/"):
-            return _count_classifier(backbone, kind.removeprefix("probe/").replace("tran", "tran-"), 1000, 224)
+            return count_classifier(backbone, kind.removeprefix("probe/").replace("tran", "tran-"), 1000, 224)
         return _count_detector(backbone, kind.replace("detection/dec", "mf-dec"))
     config = ModelConfig.parse(full_name(name))
     import torch
@@ -114,7 +114,8 @@ def count_masked(name: str, variant: str) -> dict[str, Count]:
     return {"encoder": encoder} | pooling | {"propagation": Count(matrices, products * channels**2), "decoder": decoder}
 
 
-def _count_classifier(encoder_name: str, head_name: str, classes: int, side: int) -> dict[str, Count]:
+def count_classifier(encoder_name: str, head_name: str, classes: int, side: int) -> dict[str, Count]:
+    """Counts of an encoder and a head on square images."""
     import torch
 
     from finola.heads import build_head

@@ -1,4 +1,4 @@
-"""Create and load models by name; the names of the models of the paper.
+"""Create and load models by name.
 
 Names are resolved by `finola.hub`. Torch is imported where it is needed, so that lists and wrong names take no time.
 """
@@ -22,7 +22,7 @@ from finola.hub import (
     model_type,
     resolve,
 )
-from finola.paper import cite
+from finola.paper.tables import MODELS
 
 if TYPE_CHECKING:
     import torch
@@ -188,58 +188,5 @@ def _not_found(name: str | Path, *wanted: str) -> MissingFileError:
 
 def known_names() -> list[str]:
     """Names of all autoencoders listed by `finola models`."""
-    return [*bundled_models("autoencoder"), *UNTRAINED, *(name for names in PAPER.values() for name in names)]
-
-
-def _grid() -> list[str]:
-    return [f"mf-w2880/{c}x{m}@64" for c in (128, 256, 512, 1024, 2048) for m in (1, 2, 4, 8, 16)]
-
-
-PAPER: dict[str, list[str]] = {
-    f"resolution, {cite('table:multi-resolution')}": [
-        f"mf-w2880/{cm}@{side}" for cm in ("3072x1", "1024x4") for side in (8, 16, 32, 64, 128, 256)
-    ],
-    f"autoregression, {cite('table:comp-auto')}": [
-        f"mf-w2880/3072x1@{side}{rule}" for rule in ("+repeat", "+repeat+pos", "+linear") for side in (16, 64)
-    ],
-    f"norm+nonlinear, {cite('table:comp-nonlinear')}": [f"mf-w2880/{c}x1@16+mlp" for c in (512, 1024, 3072)],
-    f"normalisation, {cite('table:comp-norm')}": ["mf-w2880/3072x1@16+batchnorm"],
-    f"paths and channels, {cite('fig:val-relax')}": _grid(),
-    f"Conv-AE, {cite('table:comp-ae')}": ["mf-w2880/512x4@64+convae", "mf-w2880/2048x4@64+convae"],
-    f"channels, {cite('table:ablation', 'a')}": [
-        f"mf-w2880/{c}x1@16" for c in (4096, 3072, 2048, 1024, 512, 256, 128, 64)
-    ],
-    f"encoders, {cite('table:ablation', 'b')}": [f"mf-w{width}/3072x1@16" for width in (5760, 4320, 2880, 1440, 720)],
-    f"position of q, {cite('fig:appendix:recon-pos')}": [
-        f"mf-w2880/3072x1@16{corner}" for corner in ("+corner", "+top-right", "+bottom-left", "+bottom-right")
-    ],
-    f"speeds, {cite('table:special-case-all')}": [
-        "mf-w2880/1024x4@64+real",
-        "mf-w2880/1024x4@64+unit",
-        "mf-w2880/4096x1@64+repeat+pos",
-    ],
-    f"scattered starts, {cite('table:mixture-hidden-waves')}": [
-        f"mf-w2880/{cm}@64+scatter" for cm in ("1024x4", "1024x8", "1024x16", "2048x8", "2048x16")
-    ],
-    "latent 16,384 on one path or sixteen (§4.1)": ["mf-w2880/16384x1@64", "mf-w2880/1024x16@64"],
-    "plane waves (ours)": [
-        "waves/256x1@16:64",
-        "waves+conv/256x1@16:64",
-        "waves+conv/512x1@16:64",
-        "waves/1024x1@16",
-        "waves/3072x1@16",
-    ],
-}
-
-_WIDTHS = (720, 1440, 2880)
-RECOGNITION: dict[str, list[str]] = {
-    f"masked FINOLA-E, {cite('table:appendix:masked-FINOLA')}": [f"masked/e-w{width}" for width in _WIDTHS],
-    f"masked FINOLA-B, {cite('table:appendix:masked-FINOLA')}": [f"masked/b-w{width}" for width in _WIDTHS],
-    f"classifiers of 1000 classes at 224 pixels, {cite('table:finola-vs-self-sup')}": [
-        f"probe/{head}-w{width}" for head in ("lin", "tran1", "tran4") for width in _WIDTHS
-    ],
-    f"detectors of 80 classes at 1333×800, {cite('table:appendix:od-mf-dec-achs')}": [
-        f"detection/dec-{head}-w{width}" for head in (211, 522) for width in _WIDTHS
-    ],
-}
-"""Models of the paper for recognition, by the names of their recipes."""
+    listed = (name for names in MODELS.values() for name in names if "@" in name)
+    return [*bundled_models("autoencoder"), *UNTRAINED, *listed]

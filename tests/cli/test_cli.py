@@ -9,7 +9,7 @@ import torch
 
 from finola.cli import main
 from finola.image_io import read_photo, save_photo
-from finola.recipes.table import RECIPES
+from finola.paper.recipes import RECIPES
 
 
 def test_help_imports_nothing_heavy():

@@ -21,7 +21,7 @@ import finola
 from finola.cli import main
 from finola.errors import InputError, UnknownNameError
 from finola.image_io import read_photo
-from finola.recipes.table import GROUPS, STARTING_POINTS
+from finola.paper.recipes import GROUPS, STARTING_POINTS
 from finola.training import checkpoint, devices, load_recipe, log, train
 from finola.training.checkpoint import read_checkpoint
 from finola.training.loading import list_recipes

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from typing import Any
 
 from finola.compare.bjontegaard import MIN_RATIO, bd_psnr, bd_rate, common_rates
 from finola.compare.methods import is_klt, plain_codec
-from finola.config import DEFAULT_CODEC
+from finola.config import DEFAULT_CODEC, ModelConfig
+from finola.paper.definitions import Row as PaperRow
+from finola.paper.tables import ROWS, find_table
 
 Row = dict[str, Any]
 METRICS = ("psnr", "ssim", "ms_ssim")
 
 
-def quoted() -> dict[str, Any]:
-    """Results printed in the paper."""
-    content: dict[str, Any] = json.loads((files("finola.compare") / "quoted.json").read_text(encoding="utf-8"))
-    return content
+def quoted() -> dict[str, list[Row]]:
+    """PSNR that the paper prints by latents and by bits per pixel: its own, and what it quotes from others."""
+    transforms = [*find_table("table:comp-dct").quoted, *find_table("table:comp-dwt").quoted]
+    models = []
+    for name, row in ROWS.items():
+        if isinstance(row, PaperRow) and row.psnr and name.startswith(("conv-ae/", "grid/", "starts/")):
+            config = ModelConfig.parse(row.model)
+            size = f"{config.channels}x{config.paths}" + (" scattered" if config.start == "scatter" else "")
+            method = {"method": "Conv-AE"} if "conv" in name else {"method": f"FINOLA, {size}", "word": row.model}
+            models.append({**method, "latents": config.channels * config.paths, "psnr": row.psnr})
+    models.sort(key=lambda entry: (entry["method"] != "Conv-AE", entry["latents"], entry["psnr"]))
+    others = [{**entry, "of_others": True} for entry in find_table("table:comp-diffusion").quoted]
+    return {"latents": [*transforms, *models, *others], "bits": list(find_table("table:comp-jpeg").quoted)}
 
 
 def summarise(rows: Iterable[Row], words: Sequence[str]) -> list[Row]:

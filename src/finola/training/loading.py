@@ -19,13 +19,13 @@ import yaml
 
 from finola.config import nearest
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError, first_line, shorten
-from finola.recipes.table import RECIPES
+from finola.paper.recipes import RECIPES
 from finola.training.recipe import TASKS, Recipe, ReconstructionRecipe, recipe_class
 from finola.training.sections import GroupSection
 
 RECIPE = "recipe.yaml"
 """File of the resolved recipe in a run directory."""
-FOLDER = Path(__file__).parents[1] / "recipes"
+FOLDER = Path(__file__).parent / "recipes"
 MAX_SIZE = 2**20  # characters of a file or an override
 MAX_KEY = 200
 MAX_NUMBER = 2**63 - 1
@@ -81,7 +81,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def _find(source: str | Path) -> Path | str:
-    """Resolve a path or bundled name to its YAML file, or a generated recipe (`finola.recipes.table`) to its name."""
+    """Resolve a path or bundled name to its YAML file, or a generated recipe (`finola.paper.recipes`) to its name."""
     path = Path(os.path.expanduser(source))  # Path.expanduser raises for unknown users
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():

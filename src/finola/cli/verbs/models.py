@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from finola.cli.output import print_json, print_table, progress
     from finola.hub import UNTRAINED, bundled_models
-    from finola.model_zoo import PAPER, RECOGNITION
+    from finola.paper.tables import MODELS
 
     bundled = {AUTOENCODERS: [*bundled_models("autoencoder"), *UNTRAINED], CLASSIFIERS: bundled_models("classifier")}
-    everything = bundled | PAPER | RECOGNITION
+    everything = bundled | MODELS
     words = [*args.names, *args.model]
     groups = choose(everything, words) if words else bundled
     total = sum(map(len, groups.values()))
@@ -53,7 +53,7 @@ def choose(groups: dict[str, list[str]], words: Sequence[str]) -> dict[str, list
     """
     from finola.config import nearest
     from finola.errors import UnknownNameError
-    from finola.recipes.table import RECIPES
+    from finola.paper.recipes import RECIPES
 
     recipes: dict[str, list[str]] = {}
     for recipe, settings in RECIPES.items():

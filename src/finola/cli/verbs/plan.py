@@ -8,7 +8,7 @@ HELP = "estimate FLOPs, hours and memory of a training run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of reconstruction, nets or masked: a name or a file")
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of any task but detection: a name or a file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings to override")
     parser.add_argument("--images", type=int, required=True, metavar="N", help="number of photos of the data set")
     parser.add_argument("--device", default="v100", help="v100, a100, h100 or cpu (one core)")
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from finola.cli.output import print_json, print_table
-    from finola.reproduce.plan import plan
+    from finola.paper.cost import plan
     from finola.training.loading import load_recipe
 
     found = plan(load_recipe(args.recipe, args.overrides), args.images, args.device, args.count)
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         ("weights, gradients, optimiser per device, GB", f"{found.state_bytes / 1e9:.2f}"),
         ("the same with FSDP, GB", f"{found.sharded_state_bytes / 1e9:.2f}"),
         *memory,
+        ("precision", found.precision),
         ("hours", f"{found.hours:.4g}"),
         ("device-days", f"{found.device_days:.4g}"),
     ]

@@ -14,8 +14,8 @@ from finola.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from finola.reproduce.definitions import Claim
-    from finola.reproduce.runner import Job
+    from finola.paper.definitions import Claim
+    from finola.paper.run import Job
     from finola.training.recipe import Recipe
 
 HELP = "reproduce the claims of the paper: run what they need and print ours beside the paper's"
@@ -50,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from finola.reproduce.claims import find_claims
-    from finola.reproduce.commands import commands_of
+    from finola.paper.claims import find_claims
 
     if sum([args.label is not None, args.list, args.report is not None]) != 1:
         raise InputError("Give one of LABEL, --list and --report, such as finola reproduce table:comp-norm.")
@@ -59,79 +58,88 @@ def run(args: argparse.Namespace) -> None:
         _list(args)
     elif args.report is not None:
         _report(args)
-    elif args.dry_run and (commands := commands_of(args.label, args.data)):
-        _print_plan(commands, _costs_of_commands(commands), None, args.json)
     elif args.dry_run:
-        _dry_run(find_claims(args.label, args.scale), args)
+        _dry_run(args)
     else:
         _reproduce(find_claims(args.label, args.scale), args)
 
 
 def _list(args: argparse.Namespace) -> None:
-    from finola.paper import cite
-    from finola.reproduce.claims import CLAIMS
-    from finola.reproduce.runner import jobs_of
-    from finola.reproduce.statements import RUNS, STATEMENTS
+    from finola.paper.claims import CLAIMS, citation_of, examined, find_claims, labels_of
+    from finola.paper.run import jobs_of
+    from finola.paper.tables import FIGURES, TABLES, cite
 
-    claims = [claim for claim in CLAIMS.values() if "cpu" in claim.scales]
-    jobs = jobs_of(claims, "cpu", args.seeds, args.data, Path(args.runs))
-    hours = _hours(jobs)
+    claims = [claim for claim in CLAIMS.values() if not claim.source and "cpu" in claim.scales]
+    hours, total = (
+        _hours(jobs_of(chosen, "cpu", args.seeds, args.data, Path(args.runs)))
+        for chosen in (claims, find_claims("all"))
+    )
+    tables = [(each.label, cite(each.label, each.part), each.sentence, examined(each)) for each in (*TABLES, *FIGURES)]
+    costs = [(claim.name, citation_of(claim), f"{hours[claim.name]:.1f}", claim.sentence) for claim in claims]
     if args.json:
-        labels = [{"label": label, "citation": cite(label), **each._asdict()} for label, each in STATEMENTS.items()]
         listed = [
-            {"claim": claim.name, "labels": claim.labels, "sentence": claim.sentence, "core_hours": hours[claim.name]}
-            for claim in claims
+            {"claim": claim.name, "labels": labels_of(claim), "sentence": sentence, "core_hours": hours[claim.name]}
+            for claim, (*_, sentence) in zip(claims, costs, strict=True)
         ]
-        print_json({"labels": labels, "claims": listed, "core_hours": hours["all"]})
+        labels = [dict(zip(("label", "citation", "sentence", "examined"), table, strict=True)) for table in tables]
+        print_json({"labels": labels, "claims": listed, "core_hours": total["all"]})
         return
-    shown = {RUNS: "has runs", "definition": "no claim"}
-    rows = [(cite(label), shown.get(each.examined, each.examined), each.sentence) for label, each in STATEMENTS.items()]
-    print_table("tables and figures of the paper", ["", "examined", "statement"], rows)
-    costs = [(claim.name, claim.citation(), f"{hours[claim.name]:.1f}", claim.sentence) for claim in claims]
+    shown = [(citation, how, sentence) for _, citation, sentence, how in tables]
+    print_table("tables and figures of the paper", ["", "examined", "statement"], shown)
     print_table("claims with runs", ["claim", "", "core hours", "sentence"], costs)
     print(
-        f"All runs at scale cpu with {args.seeds} seeds take about {hours['all'] / 2:.1f} hours on two cores "
-        f"(limit: {HOURS}); rows that claims share are trained once."
+        f"All runs at scale cpu with {args.seeds} seeds take about {total['all'] / 2:.1f} hours on two cores "
+        f"(limit: {HOURS}); rows that claims share are trained once, and claims on recognition need labelled photos."
     )
 
 
 def _hours(jobs: dict[str, list[Job]]) -> dict[str, float]:
     """Estimated hours of one core by claim, and for all of them without repeated runs."""
-    from finola.reproduce.cost import estimated_seconds
-    from finola.reproduce.definitions import SCALES
+    from finola.paper.cost import plan
+    from finola.paper.run import SCALES
 
     photos = SCALES["cpu"].photos
-    seconds = {job.folder: estimated_seconds(job.recipe, photos) for found in jobs.values() for job in found}
-    by_claim = {name: sum(seconds[job.folder] for job in found) / 3600 for name, found in jobs.items()}
-    return by_claim | {"all": sum(seconds.values()) / 3600}
+    hours = {job.folder: plan(job.recipe, photos, "cpu").hours for found in jobs.values() for job in found}
+    return {name: sum(hours[job.folder] for job in found) for name, found in jobs.items()} | {
+        "all": sum(hours.values())
+    }
 
 
-def _dry_run(claims: list[Claim], args: argparse.Namespace) -> None:
-    from finola.reproduce.runner import jobs_of, plan
+def _dry_run(args: argparse.Namespace) -> None:
+    """Print the commands of the runs of claims; at paper scale and for tables without runs, those of the table."""
+    from finola.paper.claims import commands_of, find_claims, rows_of
+    from finola.paper.cost import PLANNED
+    from finola.paper.run import jobs_of, plan
+    from finola.training.loading import load_recipe
 
+    commands = commands_of(args.label, args.data)
+    try:
+        claims = [claim for claim in find_claims(args.label, args.scale) if args.scale in claim.scales or not commands]
+    except InputError:
+        if not commands:
+            raise
+        claims = []
+    recipes = {
+        name: load_recipe(name) for words in map(str.split, commands) if words[1] == "train" for name in words[2:3]
+    }
+    costs = [(name, recipe) for name, recipe in recipes.items() if recipe.task in PLANNED]
+    if not claims:
+        _print_plan(commands, _costs(costs), None, args.json)
+        return
     found = jobs_of(claims, args.scale, args.seeds, args.data, Path(args.runs))
     jobs = {job.folder: job for jobs in found.values() for job in jobs}
     hours = _hours(found)["all"] if args.scale == "cpu" else None
-    rows = [row for claim in claims if "paper" in claim.scales for row in claim.rows_at("paper")]
+    rows = [row for claim in claims if "paper" in claim.scales for row in rows_of(claim, "paper").values()]
     # Rows with the same settings are trained once, whatever the claim.
-    paper = {job.folder: (row.name, job.recipe) for row in rows for job in [plan(row, "paper", 0)]}
-    _print_plan([shlex.join(job.command) for job in jobs.values()], _costs(paper.values()), hours, args.json)
-
-
-def _costs_of_commands(commands: list[str]) -> list[dict[str, Any]]:
-    """Costs of the training commands whose tasks can be estimated."""
-    from finola.reproduce.plan import PLANNED
-    from finola.training.loading import load_recipe
-
-    names = [words[2] for words in map(str.split, commands) if words[1] == "train"]
-    recipes = {name: load_recipe(name) for name in names}
-    return _costs((name, recipe) for name, recipe in recipes.items() if recipe.task in PLANNED)
+    paper = {job.folder: (row.about, job.recipe) for row in rows for job in [plan(row, "paper", 0)]}
+    printed = [shlex.join(job.command) for job in jobs.values()]
+    _print_plan(printed, _costs(paper.values() or costs), hours, args.json)
 
 
 def _costs(recipes: Iterable[tuple[str, Recipe]]) -> list[dict[str, Any]]:
     """Images, multiply–adds and days on 8 V100 of training recipes on ImageNet-1K."""
-    from finola.reproduce.definitions import SCALES
-    from finola.reproduce.plan import FLOPS_PER_MULTIPLY_ADD, plan
+    from finola.paper.cost import FLOPS_PER_MULTIPLY_ADD, plan
+    from finola.paper.run import SCALES
 
     found = []
     for name, recipe in recipes:
@@ -158,7 +166,7 @@ def _print_plan(commands: list[str], costs: list[dict[str, Any]], core_hours: fl
 
 
 def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
-    from finola.reproduce.runner import reproduce
+    from finola.paper.run import reproduce
 
     def report(line: str) -> None:
         say(f"finola reproduce: {line}")
@@ -170,17 +178,18 @@ def _reproduce(claims: list[Claim], args: argparse.Namespace) -> None:
         pairs = zip(claims, found, strict=True)
         print_json({"claims": [result | {"verdict": _verdict(claim, result)} for claim, result in pairs]})
         return
-    from finola.reproduce.report import row_table
+    from finola.paper.claims import citation_of
+    from finola.paper.report import row_table
 
     for claim, result in zip(claims, found, strict=True):
-        print_table(f"{claim.citation()}: {claim.sentence}", *row_table(claim, result))
+        print_table(f"{citation_of(claim)}: {claim.sentence}", *row_table(claim, result))
         judged = _verdict(claim, result)
         details = [f"{key} {judged[key]}" for key in ("comparison", "margin", "noise") if judged[key]]
         print_line(f"{claim.name}: {'; '.join([judged['status'], *details])}")
 
 
 def _verdict(claim: Claim, result: dict[str, Any]) -> dict[str, str]:
-    from finola.reproduce.report import describe, judge_stored
+    from finola.paper.report import describe, judge_stored
 
     judged = judge_stored(claim, result)
     return {"status": judged.status, **dict(zip(("comparison", "margin", "noise"), describe(judged), strict=True))}
@@ -188,7 +197,7 @@ def _verdict(claim: Claim, result: dict[str, Any]) -> dict[str, str]:
 
 def _report(args: argparse.Namespace) -> None:
     from finola.files import output_path, write_text
-    from finola.reproduce.report import generate
+    from finola.paper.report import generate
 
     if Path(args.report).suffix != ".md":
         raise InputError(f"--report {args.report}: give a file that ends in .md. The report has all claims.")

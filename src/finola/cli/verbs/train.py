@@ -56,7 +56,7 @@ def _allow_overrides_after_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from finola.recipes.table import canonical
+    from finola.paper.recipes import canonical
     from finola.training.loading import load_recipe
 
     if args.list is not None:
@@ -138,7 +138,7 @@ def _best(best: dict[str, float]) -> str:
 def _list(pattern: str, as_json: bool) -> None:
     """Print the recipes whose names match a pattern; without one, recipes to start from, our models and all groups."""
     from finola.cli.output import print_json, print_table
-    from finola.recipes.table import GROUPS, STARTING_POINTS
+    from finola.paper.recipes import GROUPS, STARTING_POINTS
     from finola.training.loading import list_recipes, load_recipe
 
     names = list_recipes()
