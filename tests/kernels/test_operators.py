@@ -54,6 +54,16 @@ def test_forward_mode_agrees_with_differences() -> None:
     assert torch.autograd.gradcheck(grown, tensors, check_forward_ad=True, check_backward_ad=False)
 
 
+def test_gradients_under_autocast_are_those_without() -> None:
+    tensors = [tensor.float().requires_grad_() for tensor in inputs()]
+    expected = torch.autograd.grad(loss(*tensors), tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad(loss(*tensors), tensors)
+        again = torch.autograd.grad(loss(*tensors), tensors, create_graph=True)
+    torch.testing.assert_close(inside, expected)
+    torch.testing.assert_close([gradient.detach() for gradient in again], list(expected), atol=1e-4, rtol=1e-4)
+
+
 def test_functional_derivatives_are_those_of_the_steps() -> None:
     q, *matrices = inputs()
     v = torch.randn_like(q)

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 from finola.kernels.backward import grow_backward
 from finola.kernels.forward import Matrices, Position, grow
 from finola.kernels.stepwise import grow_stepwise, norm_linear
+from finola.layers import without_autocast
 
 
 def propagate_matrices(q: Tensor, matrices: Matrices, size: Position, starts: list[Position]) -> Tensor:
@@ -36,18 +37,23 @@ def _pairs(numbers: list[int]) -> list[Position]:
 
 
 def _grown(q: Tensor, *arguments: Any) -> Tensor:
-    *matrices, size, starts = arguments
-    return grow(q, tuple(matrices), _pairs(size)[0], _pairs(starts), record=False)[0]
+    return _run(q, *arguments, record=False)[0]
 
 
 def _recorded(q: Tensor, *arguments: Any) -> list[Tensor]:
+    return _run(q, *arguments, record=True)
+
+
+def _run(q: Tensor, *arguments: Any, record: bool) -> list[Tensor]:
     *matrices, size, starts = arguments
-    return grow(q, tuple(matrices), _pairs(size)[0], _pairs(starts), record=True)
+    with without_autocast(q.device):
+        return grow(q, tuple(matrices), _pairs(size)[0], _pairs(starts), record=record)
 
 
 def _gradients(gradient: Tensor, *arguments: Any) -> list[Tensor]:
     *matrices, size, starts, states, wanted = arguments
-    return grow_backward(gradient, tuple(matrices), _pairs(size)[0], _pairs(starts), states, wanted)
+    with without_autocast(gradient.device):
+        return grow_backward(gradient, tuple(matrices), _pairs(size)[0], _pairs(starts), states, wanted)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -65,9 +71,10 @@ def _backward(ctx: Any, gradients: list[Tensor | None]) -> tuple[Tensor | None, 
     inputs, states = saved[:5], saved[5:]
     if torch.is_grad_enabled():
         step = partial(norm_linear, matrices=inputs[1:])
-        z = grow_stepwise(inputs[0], step, _pairs(ctx.size)[0], _pairs(ctx.starts))
         own = [tensor for tensor, asked in zip(inputs, wanted, strict=True) if asked]
-        found = iter(torch.autograd.grad(z, own, gradient, create_graph=True, allow_unused=True))
+        with without_autocast(gradient.device):
+            z = grow_stepwise(inputs[0], step, _pairs(ctx.size)[0], _pairs(ctx.starts))
+            found = iter(torch.autograd.grad(z, own, gradient, create_graph=True, allow_unused=True))
         return *(next(found) if asked else None for asked in wanted), None, None
     of_q, *of_matrices = torch.ops.finola.grow_backward(
         gradient, *inputs[1:], ctx.size, ctx.starts, list(states), list(wanted[1:])
