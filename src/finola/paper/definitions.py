@@ -123,7 +123,7 @@ class Check:
     unit: str
 
 
-def _difference(high: float, low: float) -> float:
+def _rise(low: float, high: float) -> float:
     """high − low, where minus infinity equals itself."""
     return 0.0 if high == low else high - low
 
@@ -139,7 +139,7 @@ def _pair(first: str, second: str, text: str, margin: Callable[..., float], metr
 
 def increasing(*rows: str, metric: str = "psnr") -> tuple[Check, ...]:
     """The metric increases from each row to the next."""
-    return tuple(_pair(high, low, "{0} above {1}", _difference, metric) for low, high in pairwise(rows))
+    return tuple(_pair(low, high, "{1} above {0}", _rise, metric) for low, high in pairwise(rows))
 
 
 def near(first: str, second: str, *, within: float, metric: str = "psnr") -> Check:
@@ -176,7 +176,7 @@ def drops(row: str, *, first: str, second: str, by: float) -> Check:
         (row, row),
         (first, second),
         text,
-        lambda before, after: _difference(before, after) - by,
+        lambda before, after: _rise(after, before) - by,
         UNITS.get(first, first),
     )
 
