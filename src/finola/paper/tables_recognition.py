@@ -40,7 +40,7 @@ TABLES = (
             "_masked",
             "masked FINOLA-E on Mobile-Former W{w}, as in the paper",
             model={"name": "mf-w{w}/512x1@16+patch"},
-            mask={"variant": "e", "places": 8},
+            mask={"variant": "e"},
         )
         | recipes(
             "masked/b-w{w}",

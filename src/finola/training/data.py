@@ -112,9 +112,11 @@ class Photos:
 
     def on_device(self, batch: Any, fabric: Fabric) -> Any:
         """Move a batch of bytes to the device, which costs less than floats, and convert its images to [0, 1]."""
-        batch = fabric.to_device(batch)
-        images = fabric.strategy.precision.convert_input(batch.images.float().div_(255))
-        return batch._replace(images=images)
+        moved = fabric.to_device(batch)
+        images = fabric.strategy.precision.convert_input(moved.images.float().div_(255))
+        if hasattr(batch, "sizes"):  # of images in a detection batch, which are read: they stay on the CPU
+            moved = moved._replace(sizes=batch.sizes)
+        return moved._replace(images=images)
 
 
 def outlive_signals(worker: int) -> None:

@@ -134,7 +134,6 @@ class MaskSection:
 
     variant: str = setting("b", "e", "b")  # e: pooled to one q; b: block-wise
     one_jump: bool = False  # variant b: predict half a map in one step instead of step by step
-    places: int | None = setting(None, low=1)  # distinct positions per forward pass; None: one per image
 
 
 @dataclass

@@ -26,9 +26,8 @@ class Masked(Task):
         return model
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        distinct = self.recipe.mask.places or len(images)
-        places = random_places(distinct, self.model.map_size)[torch.arange(len(images)) % distinct]
-        loss = masked_loss(self.model(images, places.to(images.device)), images)
+        places = random_places(len(images), self.model.map_size)  # on the CPU, where they are drawn
+        loss = masked_loss(self.model(images, places), images)
         # If all blocks lie on one side, some matrices are unused, but DDP needs a gradient for every parameter.
         unused = sum((matrix.sum() for matrix in self.model.transition.parameters()), torch.zeros_like(loss))
         return {"l2": loss + 0 * unused}
@@ -43,7 +42,7 @@ class Masked(Task):
     def predict(self, images: Tensor, seed: int = 0) -> Prediction:
         """Predict with mask positions that depend only on `seed`."""
         places = random_places(len(images), self.model.map_size, torch.Generator().manual_seed(seed))
-        prediction: Prediction = self.model(images, places.to(images.device))
+        prediction: Prediction = self.model(images, places)
         return prediction
 
     def sample_images(self, images: Tensor) -> Tensor:
