@@ -26,7 +26,7 @@ PROBE_METRICS = (
     *("curvature", "curvature_of_scaled_maps"),  # peak Gaussian curvature of the encoder's map, mean over channels
 )
 """Metrics of an encoder, which need labelled photos."""
-UNITS = {"psnr": "dB", "train_mode_psnr": "dB", "reconstruction": "dB"}
+UNITS = {"psnr": "dB", "train_mode_psnr": "dB", "reconstruction": "dB", "klt": "dB"}
 UNITS |= dict.fromkeys(("lin", "tran-1", "fine-tuned"), "%")
 Settings = Mapping[str, Any]
 Numbers = Mapping[str, float]
@@ -140,6 +140,17 @@ def _pair(first: str, second: str, text: str, margin: Callable[..., float], metr
 def increasing(*rows: str, metric: str = "psnr") -> tuple[Check, ...]:
     """The metric increases from each row to the next."""
     return tuple(_pair(low, high, "{1} above {0}", _rise, metric) for low, high in pairwise(rows))
+
+
+def above(low: str, high: str, *, by: float, metric: str = "psnr") -> Check:
+    """The metric of the second row is higher than that of the first by at least `by`."""
+    return _pair(low, high, f"{{1}} at least {by:g} above {{0}}", lambda a, b: _rise(a, b) - by, metric)
+
+
+def exceeds(row: str, metric: str, bound: str) -> Check:
+    """A metric of a row is higher than another one, which is its control."""
+    text = f"{metric} of {{0}} above {bound}"
+    return Check((row, row), (metric, bound), text, lambda value, other: value - other, UNITS.get(metric, metric))
 
 
 def near(first: str, second: str, *, within: float, metric: str = "psnr") -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from finola.paper import evidence
 from finola.paper.definitions import (
     LATENT_METRICS,
     TWIN,
@@ -329,4 +330,5 @@ OTHERS = (
             ),
         ),
     ),
+    evidence.TABLE,
 )

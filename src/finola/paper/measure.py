@@ -7,6 +7,7 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ TRAIN_PHOTOS = 640
 """Training photos for the PSNR in training mode."""
 LATENT_PHOTOS = (2000, 200)
 """Training photos for the statistics of q, and val photos on which its properties are measured."""
+KLT_CROPS = 40_000
+"""Training crops that a KLT is fitted to."""
 INVERTIBLE = 1e6
 """Largest condition number of a B that counts as invertible in single precision."""
 DIGITS = 6
@@ -36,8 +39,9 @@ DIGITS = 6
 def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
     """Metrics of a finished or diverged run by name; None if it diverged or the value is not finite.
 
-    A name is `train_mode_psnr`, one of `WAVE_METRICS`, `LATENT_METRICS` or `PROBE_METRICS`, or a metric of the
-    validation, such as `psnr`. Computed metrics are stored in the run directory.
+    A name is `train_mode_psnr`, `klt`, the PSNR of a linear code of as many numbers, one of `WAVE_METRICS`,
+    `LATENT_METRICS` or `PROBE_METRICS`, or a metric of the validation, such as `psnr`. Computed metrics are stored in
+    the run directory.
     """
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     if summary["status"] == "diverged":
@@ -45,7 +49,7 @@ def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
     wanted, path = list(metrics), run / MEASURED
     found: dict[str, float | None] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     missing = [name for name in wanted if name not in found]
-    computed = {("train_mode_psnr",): _train_mode_psnr, WAVE_METRICS: _waves, LATENT_METRICS: _latent}
+    computed = {("train_mode_psnr",): _train_mode_psnr, ("klt",): _klt, WAVE_METRICS: _waves, LATENT_METRICS: _latent}
     computed |= {PROBE_METRICS: probe_encoder}
     for names, function in computed.items():
         if set(missing) & set(names):
@@ -103,6 +107,39 @@ def _model_and_images(run: Path, split: str, count: int) -> tuple[Autoencoder, T
     data = open_data(path or recipe.data.path, split, transform=CentreCrop(model.config.image_size))
     data.source = evenly(data.source, count)
     return model, torch.stack([data[0, index].images[0] for index in range(len(data))]).float() / 255
+
+
+def _klt(run: Path) -> dict[str, float]:
+    """PSNR of a KLT with as many components as the model has latents, fitted to training crops of the same kind."""
+    from finola.config import ModelConfig
+    from finola.training.loading import RECIPE, load_recipe, settings_of
+
+    recipe: Any = load_recipe(run / RECIPE)
+    config = ModelConfig.parse(recipe.model.name)
+    data = {key: value for key, value in settings_of(recipe).items() if key.startswith("data.") and value is not None}
+    data["model.name"] = f"residual-w1/1x1@1:{config.image_size[0]}x{config.image_size[1]}"
+    settings = tuple(f"{key}={json.dumps(value)}" for key, value in data.items())
+    return {"klt": _psnr_of_klt(settings, config.channels * config.paths)}
+
+
+@cache
+def _psnr_of_klt(settings: tuple[str, ...], components: int) -> float:
+    """PSNR on the val photos of a KLT fitted to training crops; `settings` are those of the data."""
+    import torch
+
+    from finola.baselines.klt import fit_klt
+    from finola.metrics import psnr
+    from finola.training.data import Photos
+    from finola.training.loading import load_recipe
+
+    recipe: Any = load_recipe("fit", settings)
+    photos = Photos(recipe)
+    count, crops = len(photos.train), recipe.data.crops_per_image
+    epochs = -(-KLT_CROPS // (count * crops))
+    parts = [photos.train[epoch, index].images for epoch in range(epochs) for index in range(count)]
+    klt = fit_klt(torch.cat(parts)[:KLT_CROPS], components)
+    images = torch.stack([photos.val.sample(index)[0] for index in range(len(photos.val))]).float() / 255
+    return float(psnr(klt.decode(klt.encode(images)), images).mean())
 
 
 def _train_mode_psnr(run: Path) -> dict[str, float]:
