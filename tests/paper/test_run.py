@@ -49,6 +49,7 @@ class InProcess:
             raise Stopped("killed")
         self.trained.append(job.row)
         train(job.recipe, job.folder, resume=True, quiet=True)
+        measure(job.folder, CLAIM.metrics)  # before the next training, with which it would share the random state
 
 
 def run(folder: Path, launch: InProcess, seeds: int = 1, reuse: bool = False) -> bytes:

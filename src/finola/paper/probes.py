@@ -36,7 +36,8 @@ def probe_encoder(run: Path) -> dict[str, float]:
     classifier.encoder.load_state_dict(encoder.state_dict())
     classifier.head.load_state_dict(head.state_dict())
     classifier.save_pretrained(run / "probe")
-    tuned = _trained(run, recipe, "finetune/w720-128", "schedule.warmup_epochs=0.5", f"data.batch_size={BATCH}")
+    short = ("schedule.warmup_epochs=0.5", f"data.batch_size={BATCH}", f"model.name={backbone}")
+    tuned = _trained(run, recipe, "finetune/w720-128", *short)
     model = f"model.name={backbone}/256x1@{size // 16}:{size}+patch"
     frozen = _trained(run, recipe, "masked/recon-b-w720-128", model, "data.val_limit=null", "logging.samples=0")
     return {
