@@ -61,7 +61,6 @@ EXTRAS = {
     "ray": "ray",
     "skimage": "demo",
     "tensorboard": "train",
-    "torchmetrics": "train",
     "uvicorn": "app",
     "wandb": "wandb",
     "yaml": "train",

@@ -32,8 +32,8 @@ class Loader(DataLoader[Item]):
     """Loader created by `make_loader`. Yields the `Batch`es of the epoch set by `set_epoch`.
 
     `state_dict` refers to the batch after the last one yielded, independent of prefetching by workers. After
-    `load_state_dict`, the next iteration starts at that batch. Lightning calls both for checkpoints. `len` is the
-    number of batches of a whole epoch. With Lightning, pass `use_distributed_sampler=False` to its Trainer.
+    `load_state_dict`, the next iteration starts at that batch. `len` is the number of batches of a whole epoch. With
+    Lightning, which calls both for checkpoints, pass `use_distributed_sampler=False` to its Trainer.
     """
 
     dataset: PhotoDataset

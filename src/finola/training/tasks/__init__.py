@@ -1,1 +1,1 @@
-"""One Lightning module per training task."""
+"""One module per training task: its model, losses and validation metrics."""
