@@ -21,8 +21,8 @@ DESCRIPTIONS = {
     "pixels before the analysis and after the read-out of exact plane waves.",
     "photo256": "A whole 256×256 photo from **one** vector of 3072 channels: exact plane waves on a 16×16 map, with "
     "networks on pixels before the analysis and after the read-out.",
-    "paper64": "The paper's architecture from random weights, on images of 64×64 pixels: Mobile-Former W720, attention "
-    "pooling to one vector of 256 channels, FINOLA on an 8×8 map, a linear decoder.",
+    "paper64": "FINOLA from random weights, on images of 64×64 pixels: a residual encoder to one vector of 256 "
+    "channels, norm+linear with random initial A and B on an 8×8 map, a residual decoder.",
 }
 DATA = {
     "photos256": "the train split of `photos256` (4,866 photos at 256×256, three quarters ImageNet-like, else Pixabay)",
@@ -36,6 +36,8 @@ STAGES = {
 """Run directories in results/ of all stages of training; each has the settings of its run in recipe.yaml."""
 CURVES = {"paper64": "compare-photos256-64-160.json"}
 """Comparisons in results/ with the KLT on the val photos of a run, for the plot of its curve."""
+BESIDE = {"paper64": {"train-paper64-mobile-former": "Mobile-Former W720 and a linear decoder"}}
+"""Further runs in results/ whose curves are drawn beside that of a model."""
 STAGES_HEAD = """The weights were made with these settings, one stage after the other, on two shared CPU cores.
 `finola train FILE` repeats a stage in a checkout of the repository.
 
@@ -160,14 +162,15 @@ def plot_curve(name: str) -> None:
     """Plot the validation PSNR of a run over the number of training images, beside the KLT with as many latents."""
     import matplotlib.pyplot as plt
 
-    run = RESULTS / f"train-{name}"
-    batch = yaml.safe_load((run / "recipe.yaml").read_text())["data"]["batch_size"]
-    with (run / "metrics.csv").open() as file:
-        points = [(int(row["step"]) * batch, float(row["val/psnr"])) for row in csv.DictReader(file) if row["val/psnr"]]
     compared = json.loads((RESULTS / CURVES[name]).read_text())
     klt = next(method for method in compared["methods"] if method["word"].startswith("klt"))
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    axes.plot(*zip(*points, strict=True), marker=".", label=f"{name}, {compared['images']} val photos")
+    for run, label in ({f"train-{name}": f"{name}, {compared['images']} val photos"} | BESIDE.get(name, {})).items():
+        batch = yaml.safe_load((RESULTS / run / "recipe.yaml").read_text())["data"]["batch_size"]
+        with (RESULTS / run / "metrics.csv").open() as file:
+            rows = [row for row in csv.DictReader(file) if row["val/psnr"]]
+        points = [(int(row["step"]) * batch, float(row["val/psnr"])) for row in rows]
+        axes.plot(*zip(*points, strict=True), marker=".", label=label)
     axes.axhline(klt["psnr"], color="black", linestyle="--", label=f"KLT, {klt['latents']:.0f} latents")
     axes.set(xlabel="training images", ylabel="PSNR, dB")
     axes.legend()

@@ -77,6 +77,17 @@ def test_signal_during_validation_stops_it_without_losing_steps(
     assert same_weights(tmp_path / "run", whole)
 
 
+def test_a_run_interrupted_in_its_last_validation_is_validated_on_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        send_signal(patched, signal.SIGTERM, 5, validating=True)
+        outcome = run(tmp_path / "run", "trainer.max_steps=5", "data.val_batch_size=1")
+    assert (outcome.status, outcome.step, outcome.metrics) == ("interrupted", 5, {})
+    outcome = run(tmp_path / "run", "trainer.max_steps=5", "data.val_batch_size=1", resume=True)
+    assert outcome.status == "finished" and outcome.metrics["val/psnr"] and outcome.best["step"] == 5
+
+
 def test_sigterm_exits_with_143_and_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -308,6 +308,8 @@ def _check_features(model: Autoencoder, features: str | None, size: Size | None)
     if features is None:
         return
     if getattr(model.encoder, "returns_q", False):
-        raise InputError(f"The encoder of {model.label} gives q without a feature map; use one with a pooled encoder, such as mf-w720.")
+        raise InputError(
+            f"The encoder of {model.label} gives q without a feature map; use one with a pooled encoder, such as mf-w720."
+        )
     if size != model.config.image_size:
         raise InputError("Features need one tile per photo; remove crop and whole.")

@@ -36,15 +36,19 @@ def fit(state: State, run: RunDirectory, log: Log) -> str | None:
                     state.check_finite()
                     log.step(state, losses)
                 stop.agree(waits=logged or epoch_ends or state.finished)
-                ends = epoch_ends or state.finished or stop.signal is not None
-                validated = state.finished or (epoch_ends and state.epoch % section.check_val_every_n_epoch == 0)
-                if validated and stop.signal is None:
+                if state.finished:
+                    break
+                if epoch_ends and state.epoch % section.check_val_every_n_epoch == 0 and stop.signal is None:
                     validate(state, run, log, stop)
-                if ends or stop.checkpoint_is_due():
+                if epoch_ends or stop.signal is not None or stop.checkpoint_is_due():
                     run.save(state)
                     stop.saved()
-                if ends:
+                if epoch_ends or stop.signal is not None:
                     break
+        if state.finished and state.validated_step != state.step:
+            if stop.signal is None:
+                validate(state, run, log, stop)
+            run.save(state)
     return stop.signal
 
 

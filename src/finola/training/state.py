@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from finola.training.recipe import Recipe
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-COUNTERS = ("step", "epoch", "batch", "seconds", "best", "best_step", "metrics")
+COUNTERS = ("step", "epoch", "batch", "seconds", "best", "best_step", "validated_step", "metrics")
 
 
 class State:
@@ -52,7 +52,7 @@ class State:
         self.step = self.epoch = self.batch = 0  # optimisation steps, epochs, and batches of this epoch that are done
         self.seconds = 0.0  # of training so far, on rank 0
         self.best: float | None = None
-        self.best_step = 0
+        self.best_step, self.validated_step = 0, -1
         self.metrics: dict[str, float] = {}  # of the last validation
         self._bad = torch.zeros(2, dtype=torch.int64, device=fabric.device)  # the step, and 1 for loss, 2 for gradient
 
@@ -115,7 +115,7 @@ class State:
 
     def note(self, metrics: dict[str, float]) -> bool:
         """Store the metrics of a validation, and return whether they are the best so far."""
-        self.metrics = metrics
+        self.metrics, self.validated_step = metrics, self.step
         value = metrics.get(f"val/{self.task.monitor}")
         if value is None or (self.best is not None and value <= self.best):
             return False
