@@ -285,7 +285,7 @@ PROMISES = (
                     "tests/data/test_loader.py::test_sample_depends_on_seed_epoch_and_index_only",
                     f"{TRAINING}/tasks/test_classification.py::test_resumed_run_repeats_augmentation_and_mixing",
                     f"{TRAINING}/tasks/test_masked.py::test_resumed_run_repeats_the_mask_positions",
-                    "tests/reproduce/test_runner.py::test_runs_are_cached_and_the_same_seeds_give_the_same_json",
+                    "tests/paper/test_run.py::test_runs_are_cached_and_the_same_seeds_give_the_same_json",
                 ),
             ),
         ),

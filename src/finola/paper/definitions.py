@@ -240,9 +240,16 @@ class Table:
 
 
 def claim(name: str, sentence: str, *checks: Check | tuple[Check, ...], **options: Any) -> Claim:
-    """A `Claim` of checks and of several checks."""
+    """A `Claim` of checks and of several checks; those on labelled photos have runs at CPU scale only."""
+    if {*options.get("metrics", ())} & {*PROBE_METRICS}:
+        options["scales"] = ("cpu",)
     found = (check if isinstance(check, tuple) else (check,) for check in checks)
     return Claim(name, sentence, tuple(one for several in found for one in several), **options)
+
+
+def table(label: str, sentence: str, *claims: Claim, **options: Any) -> Table:
+    """A `Table` with its claims."""
+    return Table(label, sentence, claims=claims, **options)
 
 
 def numbers(columns: str, *rows: tuple[Any, ...]) -> tuple[dict[str, Any], ...]:

@@ -11,12 +11,12 @@ from finola.paper.definitions import (
     WAVE_METRICS,
     Row,
     Same,
-    Table,
     at_least,
     at_most,
     claim,
     increasing,
     near,
+    table,
 )
 from finola.paper.recognition import EPOCHS, against_labels, order, schedules, train
 from finola.paper.tables_appendix import GRID
@@ -29,57 +29,58 @@ _Q = {"q": Same("channels/3072", "C = 3072")}
 
 
 FIGURES = (
-    Table("fig:wave-intro", "All images share one set of one-way wave equations."),
-    Table("fig:finola", "The pipeline from image to q, z and image."),
-    Table(
+    table("fig:wave-intro", "All images share one set of one-way wave equations."),
+    table("fig:finola", "The pipeline from image to q, z and image."),
+    table(
         "fig:finola-multipath",
         "M paths share the recurrence and are summed.",
         models={"latent 16,384 on one path or sixteen (§4.1)": ("mf-w2880/16384x1@64", "mf-w2880/1024x16@64")},
     ),
-    Table(
+    table(
         "fig:finola-parallel",
         "Both orders of propagation are computed in parallel and averaged; this is faster than position by position.",
-        page="speed.md",
-        claims=(
-            claim(
-                "parallel",
-                "Propagation in parallel is at least 1.3 times as fast as position by position on a map of 16×16, and "
-                "3 times on 64×64 (C = 3072, one and two threads).",
-                at_least("16x16", "speed-up", 1.3),
-                at_least("64x64", "speed-up", 3.0),
-                source="propagation",
-            ),
+        claim(
+            "parallel",
+            "Propagation in parallel is at least 1.3 times as fast as position by position on a map of 16×16, and "
+            "3 times on 64×64 (C = 3072, one and two threads).",
+            at_least("16x16", "speed-up", 1.3),
+            at_least("64x64", "speed-up", 3.0),
+            source="propagation",
         ),
+        page="speed.md",
         commands=("python benchmarks/bench.py propagation",),
     ),
-    Table(
+    table(
         "fig:val-relax",
         "PSNR increases with the number of paths, and depends on paths and channels through their product only.",
+        claim(
+            "paths",
+            "PSNR increases with the number of paths M.",
+            increasing("1024x1", "1024x2", "1024x4", "1024x8"),
+            also=("fig:wave-finola-vis", "fig:recon-mc"),
+        ),
+        claim(
+            "latent-size",
+            "PSNR differs by at most 0.5 dB if C is halved and M is doubled.",
+            *(near(*pair, within=0.5) for pair in pairwise(("2048x1", "1024x2", "512x4", "256x8"))),
+        ),
         name="grid",
         rows={
             f"{c}x{m}": Row(f"C = {c}, M = {m}", f"mf-w2880/{c}x{m}@64", GRID.get((c, m)))
             for c in (128, 256, 512, 1024, 2048)
             for m in (1, 2, 4, 8, 16)
         },
-        claims=(
-            claim(
-                "paths",
-                "PSNR increases with the number of paths M.",
-                increasing("1024x1", "1024x2", "1024x4", "1024x8"),
-                also=("fig:wave-finola-vis", "fig:recon-mc"),
-            ),
-            claim(
-                "latent-size",
-                "PSNR differs by at most 0.5 dB if C is halved and M is doubled.",
-                *(near(*pair, within=0.5) for pair in pairwise(("2048x1", "1024x2", "512x4", "256x8"))),
-            ),
-        ),
     ),
-    Table("fig:appendix:recon-num-channels", "Image quality increases with the number of channels."),
-    Table("fig:appendix:recon-enc", "Image quality increases slightly with the size of the encoder."),
-    Table(
+    table("fig:appendix:recon-num-channels", "Image quality increases with the number of channels."),
+    table("fig:appendix:recon-enc", "Image quality increases slightly with the size of the encoder."),
+    table(
         "fig:appendix:recon-pos",
         "The position of q matters little; the centre is slightly better.",
+        claim(
+            "position",
+            "PSNR differs by at most 0.5 dB between a start at the centre and starts in corners.",
+            *(near("center", corner, within=0.5) for corner in ("top-left", "bottom-right")),
+        ),
         name="position",
         rows={"center": Same("channels/3072", "q at the center")}
         | {
@@ -89,76 +90,61 @@ FIGURES = (
             )
             for corner in ("top-left", "top-right", "bottom-left", "bottom-right")
         },
-        claims=(
-            claim(
-                "position",
-                "PSNR differs by at most 0.5 dB between a start at the centre and starts in corners.",
-                *(near("center", corner, within=0.5) for corner in ("top-left", "bottom-right")),
-            ),
-        ),
     ),
-    Table(
+    table(
         "fig:appendix:noise",
         "Vectors drawn from the normal distribution of q look like noise.",
-        claims=(
-            claim(
-                "q-samples",
-                "Samples of the normal distribution of q are closer to noise than images: the kurtosis of differences "
-                "of neighbouring pixels is smaller.",
-                at_most("q", "sample_kurtosis", 1.0),
-                rows=_Q,
-                metrics=LATENT_METRICS,
-            ),
+        claim(
+            "q-samples",
+            "Samples of the normal distribution of q are closer to noise than images: the kurtosis of differences "
+            "of neighbouring pixels is smaller.",
+            at_most("q", "sample_kurtosis", 1.0),
+            rows=_Q,
+            metrics=LATENT_METRICS,
         ),
     ),
-    Table(
+    table(
         "fig:appendix:recon-mean",
         "The mean of q is reconstructed as a grey image.",
-        claims=(
-            claim(
-                "q-mean",
-                "The image of the mean q̄ has at most a quarter of the contrast of an image, and 2q̄ − q reverses the "
-                "image around it (correlation at most −0.8).",
-                at_most("q", "mean_contrast", 0.25),
-                at_most("q", "mirror_correlation", -0.8),
-                rows=_Q,
-                metrics=LATENT_METRICS,
-            ),
+        claim(
+            "q-mean",
+            "The image of the mean q̄ has at most a quarter of the contrast of an image, and 2q̄ − q reverses the "
+            "image around it (correlation at most −0.8).",
+            at_most("q", "mean_contrast", 0.25),
+            at_most("q", "mirror_correlation", -0.8),
+            rows=_Q,
+            metrics=LATENT_METRICS,
         ),
     ),
-    Table(
+    table(
         "fig:appendix:recon-mixup",
         "A mixture of two q is reconstructed as a mixture of images.",
-        claims=(
-            claim(
-                "q-mixture",
-                "The image of a mixture of two q is the mixture of their images (PSNR at least 25 dB).",
-                at_least("q", "mixture_psnr", 25.0),
-                rows=_Q,
-                metrics=LATENT_METRICS,
-            ),
+        claim(
+            "q-mixture",
+            "The image of a mixture of two q is the mixture of their images (PSNR at least 25 dB).",
+            at_least("q", "mixture_psnr", 25.0),
+            rows=_Q,
+            metrics=LATENT_METRICS,
         ),
     ),
-    Table(
+    table(
         "fig:appendix:recon-pca",
         "The first 192 principal components determine colour and layout.",
-        claims=(
-            claim(
-                "q-components",
-                "A sixteenth of the principal components holds at least half of the variance of q, and more components "
-                "never lower PSNR.",
-                at_least("q", "first_components", 0.5),
-                at_least("q", "component_gain", -0.005),
-                rows=_Q,
-                metrics=LATENT_METRICS,
-            ),
+        claim(
+            "q-components",
+            "A sixteenth of the principal components holds at least half of the variance of q, and more components "
+            "never lower PSNR.",
+            at_least("q", "first_components", 0.5),
+            at_least("q", "component_gain", -0.005),
+            rows=_Q,
+            metrics=LATENT_METRICS,
         ),
     ),
-    Table("fig:wave-finola-vis", "Several paths reconstruct better than one."),
-    Table("fig:recon-mc", "Image quality increases with paths and channels."),
-    Table("fig:recon-special", "Real and all-one speeds still reconstruct recognisable images."),
-    Table("fig:masked-finola", "The pipelines of masked FINOLA."),
-    Table(
+    table("fig:wave-finola-vis", "Several paths reconstruct better than one."),
+    table("fig:recon-mc", "Image quality increases with paths and channels."),
+    table("fig:recon-special", "Real and all-one speeds still reconstruct recognisable images."),
+    table("fig:masked-finola", "The pipelines of masked FINOLA."),
+    table(
         "fig:appendix:train-len",
         "Longer pre-training improves probing and barely changes fine-tuning.",
         needs="ImageNet-1K",
@@ -174,16 +160,22 @@ FIGURES = (
         },
         commands=tuple(schedules("b", *WIDTHS)),
     ),
-    Table(
+    table(
         "fig:cls-od-sup",
         "Frozen encoders of masked FINOLA detect better than those trained with labels, and classify worse before "
         "fine-tuning.",
         needs="ImageNet-1K and COCO 2017",
         commands=tuple(against_labels(tuned=False)),
     ),
-    Table(
+    table(
         "fig:appendix:recon-ftlin",
         "Reconstruction from the frozen encoder of masked FINOLA.",
+        order(
+            "frozen-reconstruction",
+            "The frozen encoder of FINOLA reconstructs better than that of masked FINOLA-B, and that better than E's.",
+            ("reconstruction",),
+            *("masked-e", "masked-b", "finola"),
+        ),
         page="recognition.md",
         recipes={
             f"masked/recon-{variant}-w2880": {
@@ -195,43 +187,30 @@ FIGURES = (
             }
             for variant in "eb"
         },
-        claims=(
-            order(
-                "frozen-reconstruction",
-                "The frozen encoder of FINOLA reconstructs better than that of masked FINOLA-B, and that better than "
-                "E's.",
-                ("reconstruction",),
-                *("masked-e", "masked-b", "finola"),
-            ),
-        ),
         commands=tuple(train(f"masked/{stage}{variant}-w2880") for stage in ("", "recon-") for variant in "eb"),
     ),
-    Table(
+    table(
         "fig:appendix:element-vs-block",
         "Block-wise masking is better than element-wise masking.",
-        page="recognition.md",
-        claims=(
-            order(
-                "block-wise",
-                "Block-wise masking recognises better than element-wise masking.",
-                ("lin", "tran-1", "fine-tuned"),
-                *("masked-e", "masked-b"),
-            ),
+        order(
+            "block-wise",
+            "Block-wise masking recognises better than element-wise masking.",
+            ("lin", "tran-1", "fine-tuned"),
+            *("masked-e", "masked-b"),
         ),
+        page="recognition.md",
         commands=(*schedules("e", 2880), *schedules("b", 2880)),
     ),
-    Table(
+    table(
         "fig:masked-finola-gaussian",
         "Critical features have a larger Gaussian curvature in masked FINOLA than in FINOLA.",
-        page="recognition.md",
-        claims=(
-            order(
-                "curvature",
-                "The peak Gaussian curvature of the encoder's map, the mean over channels, is larger in masked FINOLA.",
-                ("curvature",),
-                *("finola", "masked-b"),
-            ),
+        order(
+            "curvature",
+            "The peak Gaussian curvature of the encoder's map, the mean over channels, is larger in masked FINOLA.",
+            ("curvature",),
+            *("finola", "masked-b"),
         ),
+        page="recognition.md",
         commands=(
             *("finola train paper/channels/3072", "finola train masked/b-w2880"),
             "finola curvature PHOTO --model runs/paper-channels-3072/model --beside runs/masked-b-w2880/model "
@@ -253,82 +232,73 @@ _SIDE = TWIN.image_size
 _PHOTOS = ("data.path=null", f"data.size={_SIDE}", f"data.val_size={_SIDE}", "data.crop=resized")
 _SCHEDULE = ("schedule.clock=steps", "trainer.max_time=null", *TWIN.overrides("data", "schedule"))
 OTHERS = (
-    Table(
+    table(
         "eq:finola-pde",
         "Feature maps obey first-order partial differential equations.",
-        claims=(
-            claim(
-                "wave-equation",
-                "The map, the mean of both orders, satisfies the wave equations with a relative residual of at most "
-                "0.1.",
-                at_most("end", "residual", 0.1),
-                rows=_TRAINING,
-                metrics=("psnr", *WAVE_METRICS),
-            ),
+        claim(
+            "wave-equation",
+            "The map, the mean of both orders, satisfies the wave equations with a relative residual of at most 0.1.",
+            at_most("end", "residual", 0.1),
+            rows=_TRAINING,
+            metrics=("psnr", *WAVE_METRICS),
         ),
     ),
-    Table(
+    table(
         "eq:wave",
         "Diagonalised, they are one-way wave equations.",
-        claims=(
-            claim(
-                "waves",
-                "After training from random A and B, B is invertible, AB⁻¹ is diagonalisable and most speeds are "
-                "complex.",
-                at_least("end", "invertible_B", 0.5),
-                at_most("end", "cond_V", DIAGONALISABLE),
-                at_least("end", "complex_share", 0.5),
-                rows=_TRAINING,
-                metrics=("psnr", *WAVE_METRICS),
-            ),
+        claim(
+            "waves",
+            "After training from random A and B, B is invertible, AB⁻¹ is diagonalisable and most speeds are complex.",
+            at_least("end", "invertible_B", 0.5),
+            at_most("end", "cond_V", DIAGONALISABLE),
+            at_least("end", "complex_share", 0.5),
+            rows=_TRAINING,
+            metrics=("psnr", *WAVE_METRICS),
         ),
     ),
-    Table(
+    table(
         "",
         "Results of our own.",
+        claim(
+            "wave-start",
+            "At an equal number of images, training from the wave initialisation is better than from random weights.",
+            *(increasing(f"random-{c}", f"wave-{c}") for c in (64, 128, 256, 512)),
+            rows=_RANDOM
+            | {
+                f"wave-{c}": Same(
+                    "waves-tile64",
+                    f"wave start, C = {c}",
+                    overrides=(f"model.name=waves+conv/{c}x1@{_SIDE // 4}:{_SIDE}", *_PHOTOS, *_SCHEDULE),
+                )
+                for c in (64, 128, 256, 512)
+            },
+            curve=True,
+            scales=("cpu",),
+        ),
+        claim(
+            "wave-matrices",
+            "Between a learned encoder and a learned decoder, A and B initialised with plane waves are better than "
+            "random ones, trained or fixed.",
+            *(increasing("random-256", kind) for kind in ("trained", "fixed")),
+            rows={"random-256": _RANDOM["random-256"]}
+            | {
+                kind: Same(
+                    "channels/3072",
+                    f"wave matrices, {kind}, C = 256",
+                    overrides=("model.init=wave-matrices", *frozen),
+                    twin={"channels": 256},
+                )
+                for kind, frozen in (("trained", ()), ("fixed", ("model.frozen=[transition.*]",)))
+            },
+            curve=True,
+            scales=("cpu",),
+        ),
         models={
             "plane waves (ours)": (
                 *("waves/256x1@16:64", "waves+conv/256x1@16:64", "waves+conv/512x1@16:64"),
                 *("waves/1024x1@16", "waves/3072x1@16"),
             )
         },
-        claims=(
-            claim(
-                "wave-start",
-                "At an equal number of images, training from the wave initialisation is better than from random "
-                "weights.",
-                *(increasing(f"random-{c}", f"wave-{c}") for c in (64, 128, 256, 512)),
-                rows=_RANDOM
-                | {
-                    f"wave-{c}": Same(
-                        "waves-tile64",
-                        f"wave start, C = {c}",
-                        overrides=(f"model.name=waves+conv/{c}x1@{_SIDE // 4}:{_SIDE}", *_PHOTOS, *_SCHEDULE),
-                    )
-                    for c in (64, 128, 256, 512)
-                },
-                curve=True,
-                scales=("cpu",),
-            ),
-            claim(
-                "wave-matrices",
-                "Between a learned encoder and a learned decoder, A and B initialised with plane waves are better than "
-                "random ones, trained or fixed.",
-                *(increasing("random-256", kind) for kind in ("trained", "fixed")),
-                rows={"random-256": _RANDOM["random-256"]}
-                | {
-                    kind: Same(
-                        "channels/3072",
-                        f"wave matrices, {kind}, C = 256",
-                        overrides=("model.init=wave-matrices", *frozen),
-                        twin={"channels": 256},
-                    )
-                    for kind, frozen in (("trained", ()), ("fixed", ("model.frozen=[transition.*]",)))
-                },
-                curve=True,
-                scales=("cpu",),
-            ),
-        ),
     ),
     evidence.TABLE,
 )

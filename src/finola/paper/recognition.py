@@ -148,4 +148,4 @@ STUDY = {
 def order(name: str, sentence: str, metrics: tuple[str, ...], *methods: str) -> Claim:
     """The methods of `STUDY` in increasing order of each metric."""
     checks = tuple(increasing(*methods, metric=metric) for metric in metrics)
-    return claim(name, sentence, *checks, rows={m: STUDY[m] for m in methods}, metrics=PROBE_METRICS, scales=("cpu",))
+    return claim(name, sentence, *checks, rows={m: STUDY[m] for m in methods}, metrics=PROBE_METRICS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finola.paper.definitions import MOBILE_FORMER_TWIN, Row, Same, Table, claim, increasing, numbers
+from finola.paper.definitions import MOBILE_FORMER_TWIN, Row, Same, claim, increasing, numbers, table
 from finola.paper.tables_main import compared
 
 GRID = {(1024, 2): 24.8, (1024, 4): 26.1, (1024, 8): 27.1, (1024, 16): 27.7, (2048, 8): 28.0, (2048, 16): 29.1}
@@ -10,12 +10,12 @@ GRID = {(1024, 2): 24.8, (1024, 4): 26.1, (1024, 8): 27.1, (1024, 16): 27.7, (20
 SCATTERED = {(1024, 4): 26.7, (1024, 8): 28.0, (1024, 16): 29.1, (2048, 8): 28.9, (2048, 16): 30.0}
 
 TABLES = (
-    Table("table:hidden-vs-dct", "Properties of the DCT, wavelets and FINOLA."),
-    Table("table:appendix:mf-enc-achs", "Architecture of the Mobile-Former encoders."),
-    Table("table:appendix:upsampler-achs", "Architecture of the upsampling decoder."),
-    Table("table:appendix:FINOLA", "Settings of reconstruction training."),
-    Table("table:comp-arch-conv-ae", "Architecture of the Conv-AE."),
-    Table(
+    table("table:hidden-vs-dct", "Properties of the DCT, wavelets and FINOLA."),
+    table("table:appendix:mf-enc-achs", "Architecture of the Mobile-Former encoders."),
+    table("table:appendix:upsampler-achs", "Architecture of the upsampling decoder."),
+    table("table:appendix:FINOLA", "Settings of reconstruction training."),
+    table("table:comp-arch-conv-ae", "Architecture of the Conv-AE."),
+    table(
         "table:comp-diffusion",
         "FINOLA reconstructs better than the first stage of generative models at a similar number of latents, except "
         "at the largest one.",
@@ -30,9 +30,15 @@ TABLES = (
         ),
         commands=compared(),
     ),
-    Table(
+    table(
         "table:ablation",
         "PSNR increases with the number of channels.",
+        claim(
+            "channels",
+            "PSNR increases with the number of channels C of a single path.",
+            increasing("256", "512", "1024", "3072"),
+            also=("fig:appendix:recon-num-channels", "fig:recon-mc"),
+        ),
         name="channels",
         part="a",
         rows={
@@ -42,18 +48,16 @@ TABLES = (
                 **{512: 22.2, 256: 20.8, 128: 19.4, 64: 18.2},
             }.items()
         },
-        claims=(
-            claim(
-                "channels",
-                "PSNR increases with the number of channels C of a single path.",
-                increasing("256", "512", "1024", "3072"),
-                also=("fig:appendix:recon-num-channels", "fig:recon-mc"),
-            ),
-        ),
     ),
-    Table(
+    table(
         "table:ablation",
         "PSNR increases with the size of the encoder.",
+        claim(
+            "encoders",
+            "PSNR increases with the size of the Mobile-Former encoder.",
+            increasing("mf-w720", "mf-w1440", "mf-w2880"),
+            also=("fig:appendix:recon-enc",),
+        ),
         name="encoders",
         part="b",
         rows={
@@ -62,18 +66,22 @@ TABLES = (
         }
         | {"mf-w2880": Same("channels/3072", "Mobile-Former W2880", {"encoder_m": 25.0})},
         twin=MOBILE_FORMER_TWIN,
-        claims=(
-            claim(
-                "encoders",
-                "PSNR increases with the size of the Mobile-Former encoder.",
-                increasing("mf-w720", "mf-w1440", "mf-w2880"),
-                also=("fig:appendix:recon-enc",),
-            ),
-        ),
     ),
-    Table(
+    table(
         "table:special-case-all",
         "Complex speeds are better than real ones, these better than all-one speeds, and these better than repetition.",
+        claim(
+            "speeds",
+            "Complex speeds are better than real ones, and real ones are better than all-one speeds.",
+            increasing("unit", "real", "complex"),
+            also=("fig:recon-special",),
+        ),
+        claim(
+            "all-one",
+            "All-one speeds are better than repetition, both with position embedding and the same number of latents.",
+            increasing("repetition-pos", "unit"),
+            also=("fig:recon-special",),
+        ),
         name="speeds",
         rows={
             "complex": Same("grid/1024x4", "complex speeds"),
@@ -81,25 +89,15 @@ TABLES = (
             "unit": Row("all speeds one, with position embedding", "mf-w2880/1024x4@64+unit", 23.9),
             "repetition-pos": Row("repetition with position embedding", "mf-w2880/4096x1@64+repeat+pos", 21.6),
         },
-        claims=(
-            claim(
-                "speeds",
-                "Complex speeds are better than real ones, and real ones are better than all-one speeds.",
-                increasing("unit", "real", "complex"),
-                also=("fig:recon-special",),
-            ),
-            claim(
-                "all-one",
-                "All-one speeds are better than repetition, both with position embedding and the same number of "
-                "latents.",
-                increasing("repetition-pos", "unit"),
-                also=("fig:recon-special",),
-            ),
-        ),
     ),
-    Table(
+    table(
         "table:mixture-hidden-waves",
         "Scattered start positions are better than a common one.",
+        claim(
+            "starts",
+            "Scattered starts are better than a common start at the centre.",
+            *(increasing(f"1024x{paths}-center", f"1024x{paths}-scatter") for paths in (4, 8)),
+        ),
         name="starts",
         rows={
             f"{c}x{m}-scatter": Row(f"C = {c}, M = {m}, scattered starts", f"mf-w2880/{c}x{m}@64+scatter", psnr)
@@ -109,12 +107,5 @@ TABLES = (
             f"{c}x{m}-center": Same(f"grid/{c}x{m}", f"C = {c}, M = {m}, all starts at the center")
             for c, m in SCATTERED
         },
-        claims=(
-            claim(
-                "starts",
-                "Scattered starts are better than a common start at the centre.",
-                *(increasing(f"1024x{paths}-center", f"1024x{paths}-scatter") for paths in (4, 8)),
-            ),
-        ),
     ),
 )

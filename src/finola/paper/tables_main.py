@@ -7,7 +7,6 @@ from itertools import combinations
 from finola.paper.definitions import (
     Row,
     Same,
-    Table,
     claim,
     diverges,
     drops,
@@ -15,6 +14,7 @@ from finola.paper.definitions import (
     increasing,
     near,
     numbers,
+    table,
 )
 
 CONSTANT_IMAGE = 12.5
@@ -40,9 +40,15 @@ def compared(*words: str) -> tuple[str, ...]:
 
 
 TABLES = (
-    Table(
+    table(
         "table:multi-resolution",
         "PSNR is similar for all map sizes up to 64×64 and drops slightly on larger maps, whose decoders are smaller.",
+        claim(
+            "resolution",
+            "PSNR differs by at most 0.5 dB between maps up to 64×64, and by at most 1 dB from there to 128×128.",
+            *(near(*pair, within=0.5) for pair in combinations(("3072x1@8", "3072x1@16", "3072x1@64"), 2)),
+            near("3072x1@64", "3072x1@128", within=1.0),
+        ),
         name="resolution",
         rows={
             f"{model}@{side}": Row(
@@ -57,19 +63,32 @@ TABLES = (
             "1024x4@64": Same("grid/1024x4", "a map of 64x64, four paths"),
         },
         quoted=numbers("side decoder_m", (8, 25.3), (16, 18.5), (32, 9.6), (64, 7.9), (128, 1.7), (256, 1.2)),
-        claims=(
-            claim(
-                "resolution",
-                "PSNR differs by at most 0.5 dB between maps up to 64×64, and by at most 1 dB from there to 128×128.",
-                *(near(*pair, within=0.5) for pair in combinations(("3072x1@8", "3072x1@16", "3072x1@64"), 2)),
-                near("3072x1@64", "3072x1@128", within=1.0),
-            ),
-        ),
     ),
-    Table(
+    table(
         "table:comp-auto",
         "Norm+linear is better than repetition with or without position embedding; linear without a norm does not "
         "converge on a map of 64×64.",
+        claim(
+            "autoregression",
+            "Norm+linear is better than repetition with position embedding, and that is better than repetition.",
+            *(increasing(f"repetition@{side}", f"repetition-pos@{side}", f"norm-linear@{side}") for side in (16, 64)),
+        ),
+        claim(
+            "linear",
+            "Without a norm, PSNR is similar on a small map (within 1 dB), and training diverges on a large one.",
+            near("linear@16", "norm-linear@16", within=1.0),
+            diverges("wide", floor=CONSTANT_IMAGE),
+            increasing("wide", "norm-linear-wide"),
+            rows={
+                "wide": Same(
+                    "autoregression/linear@64",
+                    "linear without a norm, which does not converge, 64x64",
+                    twin=_WIDE,
+                    cpu=_SHORT,
+                ),
+                "norm-linear-wide": Same("resolution/3072x1@64", "norm+linear, 64x64", twin=_WIDE, cpu=_SHORT),
+            },
+        ),
         name="autoregression",
         rows={
             f"{name}@{side}": Row(f"{about}, {side}x{side}", f"mf-w2880/3072x1@{side}{option}", psnr)
@@ -85,73 +104,57 @@ TABLES = (
             "norm-linear@16": Same("channels/3072", "norm+linear, 16x16"),
             "norm-linear@64": Same("resolution/3072x1@64", "norm+linear, 64x64"),
         },
-        claims=(
-            claim(
-                "autoregression",
-                "Norm+linear is better than repetition with position embedding, and that is better than repetition.",
-                *(
-                    increasing(f"repetition@{side}", f"repetition-pos@{side}", f"norm-linear@{side}")
-                    for side in (16, 64)
-                ),
-            ),
-            claim(
-                "linear",
-                "Without a norm, PSNR is similar on a small map (within 1 dB), and training diverges on a large one.",
-                near("linear@16", "norm-linear@16", within=1.0),
-                diverges("wide", floor=CONSTANT_IMAGE),
-                increasing("wide", "norm-linear-wide"),
-                rows={
-                    "wide": Same(
-                        "autoregression/linear@64",
-                        "linear without a norm, which does not converge, 64x64",
-                        twin=_WIDE,
-                        cpu=_SHORT,
-                    ),
-                    "norm-linear-wide": Same("resolution/3072x1@64", "norm+linear, 64x64", twin=_WIDE, cpu=_SHORT),
-                },
-            ),
-        ),
     ),
-    Table(
+    table(
         "table:comp-nonlinear",
         "A two-layer MLP instead of the linear layer gains almost nothing.",
+        claim(
+            "nonlinear",
+            "An MLP of two layers instead of the linear layer gains at most 0.3 dB.",
+            *(gains_at_most(f"linear-{channels}", f"mlp-{channels}", limit=0.3) for channels in (512, 3072)),
+        ),
         name="nonlinear",
         rows={
             f"mlp-{channels}": Row(f"norm+nonlinear, C = {channels}", f"mf-w2880/{channels}x1@16+mlp", psnr)
             for channels, psnr in {512: 22.4, 1024: 23.8, 3072: 25.8}.items()
         }
         | {f"linear-{c}": Same(f"channels/{c}", f"norm+linear, C = {c}") for c in (512, 1024, 3072)},
-        claims=(
-            claim(
-                "nonlinear",
-                "An MLP of two layers instead of the linear layer gains at most 0.3 dB.",
-                *(gains_at_most(f"linear-{channels}", f"mlp-{channels}", limit=0.3) for channels in (512, 3072)),
-            ),
-        ),
     ),
-    Table(
+    table(
         "table:comp-norm",
         "Batch norm is nearly as good as layer norm in training and far worse in validation.",
+        claim(
+            "normalisation",
+            "Batch norm trains nearly as well as layer norm (within 1 dB), validates worse, and loses at least 1 "
+            "dB from training to validation.",
+            near("batch-norm", "layer-norm", within=1.0, metric="train_mode_psnr"),
+            increasing("batch-norm", "layer-norm"),
+            drops("batch-norm", first="train_mode_psnr", second="psnr", by=1.0),
+            metrics=("psnr", "train_mode_psnr"),
+        ),
         name="normalisation",
         rows={
             "batch-norm": Row("batch norm", "mf-w2880/3072x1@16+batchnorm", 16.3, {"train_mode_psnr": 25.1}),
             "layer-norm": Same("channels/3072", "layer norm", {"train_mode_psnr": 25.5}),
         },
-        claims=(
-            claim(
-                "normalisation",
-                "Batch norm trains nearly as well as layer norm (within 1 dB), validates worse, and loses at least 1 "
-                "dB from training to validation.",
-                near("batch-norm", "layer-norm", within=1.0, metric="train_mode_psnr"),
-                increasing("batch-norm", "layer-norm"),
-                drops("batch-norm", first="train_mode_psnr", second="psnr", by=1.0),
-                metrics=("psnr", "train_mode_psnr"),
-            ),
-        ),
     ),
-    Table(
+    table(
         "table:comp-dct",
         "FINOLA is better than the DCT at a similar number of latents.",
+        claim(
+            "dct",
+            "Small twins of FINOLA, trained from random weights, are better than the DCT with about as many latents.",
+            increasing("DCT, first 1", "FINOLA, latent 2048"),
+            increasing("DCT, first 6", "FINOLA, latent 8192"),
+            source="twins",
+        ),
+        claim(
+            "dct-bundled",
+            "The bundled model tile32 is better than the DCT with fewer latents.",
+            increasing("DCT, first 1", "tile32, 2048 latents"),
+            increasing("DCT, first 3", "tile32, 8192 latents"),
+            source="bundled",
+        ),
         page="compare.md",
         quoted=numbers(
             "method word latents psnr",
@@ -160,28 +163,28 @@ TABLES = (
             ("DCT, first 6", "dct:6", 18432, 25.6),
             ("DCT, first 10", "dct:10", 30720, 27.5),
         ),
-        claims=(
-            claim(
-                "dct",
-                "Small twins of FINOLA, trained from random weights, are better than the DCT with about as many "
-                "latents.",
-                increasing("DCT, first 1", "FINOLA, latent 2048"),
-                increasing("DCT, first 6", "FINOLA, latent 8192"),
-                source="twins",
-            ),
-            claim(
-                "dct-bundled",
-                "The bundled model tile32 is better than the DCT with fewer latents.",
-                increasing("DCT, first 1", "tile32, 2048 latents"),
-                increasing("DCT, first 3", "tile32, 8192 latents"),
-                source="bundled",
-            ),
-        ),
         commands=compared("dct:1", "dct:3", "dct:6", "dct:10"),
     ),
-    Table(
+    table(
         "table:comp-dwt",
         "FINOLA is better than the DWT and the DTCWT with fewer latents, except the DTCWT with 6 times as many.",
+        claim(
+            "wavelets",
+            "Small twins of FINOLA, trained from random weights, are better than DWT and DTCWT with fewer latents.",
+            increasing("DWT, scale 3 LL", "FINOLA, latent 2048"),
+            increasing("DTCWT, scale 3 LL", "FINOLA, latent 2048"),
+            increasing("DWT, scale 3", "FINOLA, latent 8192"),
+            source="twins",
+        ),
+        claim(
+            "wavelets-bundled",
+            "The bundled model tile32 is better than the DWT and the DTCWT with fewer latents.",
+            increasing("DWT, scale 3 LL", "tile32, 2048 latents"),
+            increasing("DWT, scale 3", "tile32, 8192 latents"),
+            increasing("DTCWT, scale 3 LL", "tile32, 2048 latents"),
+            increasing("DTCWT, scale 3", "tile32, 8192 latents"),
+            source="bundled",
+        ),
         page="compare.md",
         quoted=numbers(
             "method word latents psnr",
@@ -192,30 +195,18 @@ TABLES = (
             ("DTCWT, scale 3", "dtcwt:scale3", 49152, 25.6),
             ("DTCWT, scale 2", "dtcwt:scale2", 196608, 30.8),
         ),
-        claims=(
-            claim(
-                "wavelets",
-                "Small twins of FINOLA, trained from random weights, are better than DWT and DTCWT with fewer latents.",
-                increasing("DWT, scale 3 LL", "FINOLA, latent 2048"),
-                increasing("DTCWT, scale 3 LL", "FINOLA, latent 2048"),
-                increasing("DWT, scale 3", "FINOLA, latent 8192"),
-                source="twins",
-            ),
-            claim(
-                "wavelets-bundled",
-                "The bundled model tile32 is better than the DWT and the DTCWT with fewer latents.",
-                increasing("DWT, scale 3 LL", "tile32, 2048 latents"),
-                increasing("DWT, scale 3", "tile32, 8192 latents"),
-                increasing("DTCWT, scale 3 LL", "tile32, 2048 latents"),
-                increasing("DTCWT, scale 3", "tile32, 8192 latents"),
-                source="bundled",
-            ),
-        ),
         commands=compared("dwt:ll", "dtcwt:ll", "dwt:scale3", "dtcwt:scale3", "dwt:scale2", "dtcwt:scale2"),
     ),
-    Table(
+    table(
         "table:comp-ae",
         "FINOLA is better than a Conv-AE with the same number of latents and more parameters.",
+        claim(
+            "conv-ae",
+            "FINOLA is better than a Conv-AE with the same number of latents and more parameters.",
+            increasing("conv-ae-2048", "finola-2048"),
+            increasing("conv-ae-8192", "finola-8192"),
+            parameters=True,
+        ),
         name="conv-ae",
         rows={
             "conv-ae-2048": Row("Conv-AE, latent 2048", "mf-w2880/512x4@64+convae", 24.6, {"parameters_m": 35.9}),
@@ -223,19 +214,25 @@ TABLES = (
             "conv-ae-8192": Row("Conv-AE, latent 8192", "mf-w2880/2048x4@64+convae", 26.0, {"parameters_m": 61.9}),
             "finola-8192": Same("grid/1024x8", "FINOLA, latent 8192", {"parameters_m": 16.6}),
         },
-        claims=(
-            claim(
-                "conv-ae",
-                "FINOLA is better than a Conv-AE with the same number of latents and more parameters.",
-                increasing("conv-ae-2048", "finola-2048"),
-                increasing("conv-ae-8192", "finola-8192"),
-                parameters=True,
-            ),
-        ),
     ),
-    Table(
+    table(
         "table:comp-jpeg",
         "FINOLA, quantised per channel without entropy coding, is better than JPEG at the same rate or a higher one.",
+        *(
+            claim(
+                f"jpeg-{data}",
+                f"photo256, one vector of 3072 latents with four bits each, is better than JPEG at 0.19 bpp on {data}.",
+                increasing("JPEG, optimised", "finola (photo256), bits per latent: 4"),
+                source=data,
+            )
+            for data in ("kodak", "photos256")
+        ),
+        claim(
+            "jpeg-coded",
+            "With entropy coding, the default codec is better than JPEG at 0.19 bpp on kodak.",
+            increasing("JPEG, optimised", "finola (tile32)"),
+            source="kodak",
+        ),
         page="compare.md",
         quoted=numbers(
             "method data bpp psnr",
@@ -243,24 +240,6 @@ TABLES = (
             ("FINOLA, 3072x1, 4 bits", "ImageNet", 0.19, 24.9),
             ("JPEG", "Kodak", 0.2, 24.0),
             ("FINOLA, 3072x1, 4 bits", "Kodak", 0.19, 25.6),
-        ),
-        claims=(
-            *(
-                claim(
-                    f"jpeg-{data}",
-                    "photo256, one vector of 3072 latents with four bits each, is better than JPEG at 0.19 bpp on "
-                    f"{data}.",
-                    increasing("JPEG, optimised", "finola (photo256), bits per latent: 4"),
-                    source=data,
-                )
-                for data in ("kodak", "photos256")
-            ),
-            claim(
-                "jpeg-coded",
-                "With entropy coding, the default codec is better than JPEG at 0.19 bpp on kodak.",
-                increasing("JPEG, optimised", "finola (tile32)"),
-                source="kodak",
-            ),
         ),
         commands=(
             "finola train paper/channels/3072",
@@ -271,7 +250,7 @@ TABLES = (
             ),
         ),
     ),
-    Table(
+    table(
         "table:finola-vs-self-sup",
         "Fine-tuned masked FINOLA is as accurate as other self-supervised methods of the same size.",
         needs="ImageNet-1K",

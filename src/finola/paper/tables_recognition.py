@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finola.paper.definitions import PROBE_METRICS, Table, claim, increasing, near, numbers
+from finola.paper.definitions import PROBE_METRICS, claim, increasing, near, numbers, table
 from finola.paper.recognition import (
     NAME,
     Q_SIZES,
@@ -22,7 +22,7 @@ from finola.paper.recognition import (
 from finola.paper.tables_main import WIDTHS
 
 TABLES = (
-    Table(
+    table(
         "table:appendix:od-mf-dec-achs",
         "Architecture of the detection heads.",
         models={
@@ -31,7 +31,7 @@ TABLES = (
             )
         },
     ),
-    Table(
+    table(
         "table:appendix:masked-FINOLA",
         "Settings of masked pre-training.",
         models={f"masked FINOLA-{v.upper()}": tuple(f"masked/{v}-w{width}" for width in WIDTHS) for v in "eb"},
@@ -49,7 +49,7 @@ TABLES = (
             model={"name": "mf-w{w}/512x1@16+tran4"},
         ),
     ),
-    Table(
+    table(
         "table:appendix:lin-tran-setting",
         "Settings of probing.",
         recipes=recipes(
@@ -62,7 +62,7 @@ TABLES = (
         | tran(1)
         | tran(4),
     ),
-    Table(
+    table(
         "table:appendix:finetune-setting",
         "Settings of fine-tuning.",
         recipes=recipes(
@@ -85,7 +85,7 @@ TABLES = (
             schedule={"epochs": 300},
         ),
     ),
-    Table(
+    table(
         "table:appendix:ablation-tran-blocks",
         "More transformer blocks in the decoder of masked FINOLA improve probing and barely change fine-tuning.",
         needs="ImageNet-1K",
@@ -108,7 +108,7 @@ TABLES = (
             )
         ),
     ),
-    Table(
+    table(
         "table:finola-vs-mask-based-methods",
         "Linear probing of masked FINOLA is comparable to masked methods with larger encoders.",
         needs="ImageNet-1K",
@@ -124,10 +124,23 @@ TABLES = (
         ),
         commands=tuple(train(f"{recipe}-w{width}") for width in WIDTHS for recipe in ("masked/b", "probe/lin")),
     ),
-    Table(
+    table(
         "table:finola-mocov2",
         "Masked FINOLA is better than MoCo-v2 in tran-1 probing, fine-tuning, detection and segmentation, and on par "
         "in linear probing.",
+        order(
+            "moco",
+            "Masked FINOLA-B recognises better than MoCo-v2 with a tran-1 head and after fine-tuning.",
+            ("tran-1", "fine-tuned"),
+            *("moco", "masked-b"),
+        ),
+        claim(
+            "moco-lin",
+            "Masked FINOLA-B and MoCo-v2 are on par in linear probing (within 3 %).",
+            near("masked-b", "moco", within=3.0, metric="lin"),
+            rows={method: STUDY[method] for method in ("masked-b", "moco")},
+            metrics=PROBE_METRICS,
+        ),
         page="recognition.md",
         recipes=recipes("moco/w{w}", "_moco", "MoCo-v2 on Mobile-Former W{w}", model=NAME)
         | recipes(
@@ -146,26 +159,10 @@ TABLES = (
             ("MoCo-v2", "MF-W2880", 66.5, 63.8, 80.0, 25.5, 31.7, 27.8, 25.2),
             ("FINOLA", "MF-W2880", 66.4, 78.7, 82.5, 43.3, 45.5, 33.3, 35.1),
         ),
-        claims=(
-            order(
-                "moco",
-                "Masked FINOLA-B recognises better than MoCo-v2 with a tran-1 head and after fine-tuning.",
-                ("tran-1", "fine-tuned"),
-                *("moco", "masked-b"),
-            ),
-            claim(
-                "moco-lin",
-                "Masked FINOLA-B and MoCo-v2 are on par in linear probing (within 3 %).",
-                near("masked-b", "moco", within=3.0, metric="lin"),
-                rows={method: STUDY[method] for method in ("masked-b", "moco")},
-                metrics=PROBE_METRICS,
-                scales=("cpu",),
-            ),
-        ),
         commands=tuple(against_moco()),
     ),
     *(
-        Table(
+        table(
             label,
             sentence,
             needs="ImageNet-1K and COCO 2017",
@@ -215,7 +212,7 @@ TABLES = (
             ),
         )
     ),
-    Table(
+    table(
         "table:coco-det-detr-cmp",
         "The detector is comparable to DETR variants with fewer multiply–adds.",
         needs="ImageNet-1K and COCO 2017",
@@ -234,9 +231,16 @@ TABLES = (
             *detectors(2880, ("masked-b-w2880-tran1-ft",), ("522",), tuned=True),
         ),
     ),
-    Table(
+    table(
         "table:finola-maskfinola",
         "Masked FINOLA reconstructs worse than FINOLA and recognises better; block-wise better than element-wise.",
+        claim(
+            "masking",
+            "Masked FINOLA-B recognises better than masked FINOLA-E, and that better than FINOLA.",
+            *(increasing("finola", "masked-e", "masked-b", metric=m) for m in ("lin", "tran-1", "fine-tuned")),
+            rows=STUDY,
+            metrics=PROBE_METRICS,
+        ),
         page="recognition.md",
         recipes=probed("e-w2880", "2880", "masked FINOLA-E", "masked-e-w2880")
         | recipes("finetune/e-w2880", "finetune/w2880", "fine-tuning after masked FINOLA-E", "probe-e-w2880-tran1")
@@ -252,22 +256,12 @@ TABLES = (
             ("Masked FINOLA-E", 16.7, 54.1, 67.8, 82.2),
             ("Masked FINOLA-B", 17.3, 66.4, 78.7, 82.5),
         ),
-        claims=(
-            claim(
-                "masking",
-                "Masked FINOLA-B recognises better than masked FINOLA-E, and that better than FINOLA.",
-                *(increasing("finola", "masked-e", "masked-b", metric=m) for m in ("lin", "tran-1", "fine-tuned")),
-                rows=STUDY,
-                metrics=PROBE_METRICS,
-                scales=("cpu",),
-            ),
-        ),
         commands=(
             *pre_trained(("paper/channels/3072", 2880), ("masked/e-w2880", 2880), ("masked/b-w2880", 2880)),
             *(train(f"masked/recon-{variant}-w2880") for variant in "eb"),
         ),
     ),
-    Table(
+    table(
         "table:appendix:finola-maskedfinola-probing",
         "No size of q brings the probing accuracy of FINOLA near that of masked FINOLA.",
         needs="ImageNet-1K",
