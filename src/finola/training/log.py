@@ -104,7 +104,10 @@ class Log:
         count, images = getattr(self.recipe.logging, "samples", 0), state.task.samples
         if not self._active or images is None or not count:
             return
-        sheet = contact_sheet(images[:count], state.task.sample_images(images[:count]))
+        from torchvision.utils import make_grid
+
+        pair = torch.cat([images[:count], state.task.sample_images(images[:count])]).float().cpu().clamp(0, 1)
+        sheet = make_grid(pair, nrow=len(pair) // 2, padding=2, pad_value=1)[:, 2:-2, 2:-2]  # without its margin
         (self.folder / "samples").mkdir(parents=True, exist_ok=True)
         path = self.folder / "samples" / f"step-{state.step:07d}.png"
         save_photo(sheet, path)
@@ -202,18 +205,3 @@ def read_curve(path: Path) -> list[dict[str, float]]:
             except (KeyError, ValueError, TypeError):
                 continue
     return rows
-
-
-def contact_sheet(originals: Tensor, reconstructions: Tensor, gap: int = 2) -> Tensor:
-    """Arrange a row of originals above a row of reconstructions on white: (3, H, W) in [0, 1].
-
-    >>> contact_sheet(torch.rand(4, 3, 16, 16), torch.rand(4, 3, 16, 16)).shape
-    torch.Size([3, 34, 70])
-    """
-    count, _, height, width = originals.shape
-    sheet = torch.ones(3, 2 * height + gap, count * (width + gap) - gap)
-    for row, images in enumerate((originals, reconstructions)):
-        for column, image in enumerate(images.detach().float().cpu().clamp(0, 1)):
-            top, left = row * (height + gap), column * (width + gap)
-            sheet[:, top : top + height, left : left + width] = image
-    return sheet
