@@ -1,16 +1,14 @@
-"""Initialise models from trained weights, and freeze parameters."""
+"""Initialise models from trained weights."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
-from finola.config import nearest
 from finola.errors import InputError, MissingFileError
 from finola.hub import WEIGHTS, encoder_name, read_config, resolve
 from finola.model_zoo import load
@@ -118,19 +116,3 @@ def initialise_autoencoder(model: Autoencoder, name: str) -> None:
 def _part(key: str) -> str:
     """The part of a model that a tensor belongs to, such as `encoder`."""
     return key.partition(".")[0]
-
-
-def is_frozen(name: str, patterns: list[str]) -> bool:
-    """Whether a parameter name matches one of the patterns."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def freeze(model: nn.Module, patterns: list[str]) -> None:
-    """Freeze the parameters whose names match a pattern such as `encoder.*`."""
-    for pattern in patterns:
-        found = [parameter for name, parameter in model.named_parameters() if fnmatchcase(name, pattern)]
-        if not found:
-            hint = nearest(pattern.strip("*."), [name for name, _ in model.named_parameters()])
-            raise InputError(f"model.frozen contains {pattern}, which matches no parameter of the model: {hint}")
-        for parameter in found:
-            parameter.requires_grad_(False)

@@ -15,7 +15,8 @@ from finola.errors import InputError
 from finola.metrics import quality
 from finola.training.data import Photos
 from finola.training.devices import gather_objects
-from finola.training.init import freeze, is_frozen, resolve_encoder
+from finola.training.init import resolve_encoder
+from finola.training.optim import freeze, matches
 from finola.training.recipe import Recipe
 
 
@@ -101,7 +102,7 @@ class Task(nn.Module):
         patterns = self.recipe.model.frozen
         for name, module in self.model.named_modules() if patterns else ():
             inside = [f"{name}.{key}".removeprefix(".") for key, _ in module.named_parameters()]
-            if inside and all(is_frozen(key, patterns) for key in inside):
+            if inside and all(matches(key, patterns) for key in inside):
                 module.eval()
 
 
