@@ -28,24 +28,12 @@ def export(run: str | Path, target: str | Path, which: str | None = None, *, hal
     last.ckpt; by default best.ckpt if it exists. If EMA was enabled, the averaged weights are exported. `half` stores
     parameters in half precision, except for the analysis of a wave encoder; all are loaded as float32.
     """
-    run = Path(run)
-    checkpoint = find_checkpoint(run, which)
-    return write_model(load_recipe(run / RECIPE), run, Path(target), checkpoint, half=half)
-
-
-def find_checkpoint(run: Path, which: str | None = None) -> Path:
-    """Checkpoint to export: `which`, or the best one, or else the last one."""
+    run, target = Path(run), Path(target)
     names = [which] if which else [BEST, LAST]
     checkpoint = next((run / name for name in names if (run / name).exists()), None)
     if checkpoint is None:
         raise MissingFileError(f"{run} contains no {' or '.join(names)}. Train first with: finola train … --out {run}")
-    return checkpoint
-
-
-def write_model(recipe: Recipe, run: Path, target: Path, checkpoint: Path | None = None, *, half: bool = False) -> Path:
-    """Write the model in a checkpoint of a run, by default the best one, to the folder `target`."""
-    checkpoint = checkpoint or find_checkpoint(run)
-    content = read_checkpoint(checkpoint)
+    recipe, content = load_recipe(run / RECIPE), read_checkpoint(checkpoint)
     model: Any = task_class(recipe).build(recipe, initialise=False)
     task = {key[6:]: value for key, value in content["task"].items() if key.startswith("model.")}
     load_weights(model, content["average"] or task, checkpoint)
