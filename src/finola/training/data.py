@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from lightning.fabric import Fabric
@@ -83,13 +84,8 @@ class Photos:
     def steps(self, epoch: int, batch: int) -> Iterator[list[Any]]:
         """The batches of the passes of each step of an epoch, from a batch on."""
         self.train_loader.load_state_dict({"epoch": epoch, "step": batch})
-        passes: list[Any] = []
-        for one in self.train_loader:
-            passes.append(one)
-            if len(passes) == self.recipe.trainer.accumulate_grad_batches:
-                yield passes
-                passes = []
-        if passes:
+        batches = iter(self.train_loader)
+        while passes := list(islice(batches, self.recipe.trainer.accumulate_grad_batches)):
             yield passes
 
     def validation_batches(self, fabric: Fabric, stopped: Callable[[], bool]) -> Iterator[Any]:

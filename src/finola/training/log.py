@@ -17,11 +17,9 @@ from finola.errors import require
 from finola.files import replacing
 from finola.image_io import save_photo
 from finola.training.checkpoint import CURVE
-from finola.training.devices import now, sum_over_ranks
+from finola.training.devices import now
 from finola.training.sections import seconds
 from finola.training.state import State
-
-_LEADING_COLUMNS = ["step", "epoch", "seconds"]
 
 
 class Log:
@@ -74,7 +72,8 @@ class Log:
 
     def step(self, state: State, losses: dict[str, Tensor]) -> None:
         """Log the losses of a step as means over all processes, and the learning rates."""
-        means = sum_over_ranks(torch.stack([value.double() for value in losses.values()])) / state.fabric.world_size
+        values = torch.stack([value.double() for value in losses.values()])
+        means: Any = state.fabric.all_reduce(values, reduce_op="mean")
         logged = {f"train/{name}": value for name, value in zip(losses, means.tolist(), strict=True)}
         images = (state.step - self._first_step) * self.recipe.images_per_step
         self.images_per_second = images / max(now() - self._start - self._paused, 1e-9)
@@ -170,26 +169,23 @@ class Curve:
     def __init__(self, path: Path, resumed_step: int = 0) -> None:
         self.path = path
         self._rows = [row for row in read_curve(path) if resumed_step and row["step"] <= resumed_step]
-        self._columns = list(dict.fromkeys([*_LEADING_COLUMNS, *(key for row in self._rows for key in row)]))
-        self._needs_header = True
+        self._columns: list[str] = []  # of the file as this process wrote it
 
     def add(self, row: dict[str, float]) -> None:
         """Add a row. The file is written anew where it has a new column."""
         self._rows.append(row)
-        new = [key for key in row if key not in self._columns]
-        self._columns += new
-        if new or self._needs_header:
-            self._rewrite()
-        else:
+        if row.keys() <= {*self._columns}:
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self._columns).writerow(row)
+        else:
+            self._rewrite()
 
     def _rewrite(self) -> None:
+        self._columns = list(dict.fromkeys(key for row in self._rows for key in row))
         with replacing(self.path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(self._rows)
-        self._needs_header = False
 
 
 def read_curve(path: Path) -> list[dict[str, float]]:
