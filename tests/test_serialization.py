@@ -20,13 +20,13 @@ import finola
 from finola.autoencoder import Autoencoder
 from finola.errors import CorruptFileError, InputError, MissingFileError
 from finola.heads import Classifier
+from finola.heads.contrastive import MoCo
 from finola.heads.detector import Detector
 from finola.heads.mask_rcnn import Segmenter
 from finola.hub import WEIGHTS_FOLDER, bundled_models, model_type, read_config
 from finola.masked import MaskedFinola
 from finola.model_zoo import load, load_encoder
 from finola.serialization import Pretrained
-from finola.training.tasks.moco import MoCo
 
 State = dict[str, Tensor]
 MODELS: dict[str, Callable[[], Any]] = {

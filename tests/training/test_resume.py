@@ -11,9 +11,9 @@ from training.runs import STEPS_PER_EPOCH, TINY, killed, loss_curve, run, same_w
 
 import finola
 from finola.cli import main
+from finola.data.loader import outlive_signals
 from finola.errors import CorruptFileError, InputError
 from finola.training.checkpoint import find_resumable, read_checkpoint
-from finola.training.data import outlive_signals
 from finola.training.loop import stop_signals
 
 EMA = "trainer.ema_decay=0.9"

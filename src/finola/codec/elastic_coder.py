@@ -29,10 +29,22 @@ from finola.files import write_tensors
 from finola.wave.codebook import LENGTHS
 
 CANDIDATES = 3  # bases per tile that are compared with the costs of the tables
-ROUNDING = 0.35  # added before truncation when bases are preselected
-BITS_PER_NONZERO = 5.0  # approximate cost of a non-zero value when bases are preselected
+ROUNDING = 0.35  # added before truncation, as rate–distortion optimised quantisation does on average
+BITS_PER_NONZERO = 5.0  # approximate cost of a non-zero value besides its magnitude
 VALUE_SYMBOLS, MEAN_SYMBOLS = 2 * REACH + 2, 130  # symbols of a table, with the escape
 TILES = 512  # tiles that are quantised together
+
+
+def approximate_costs(rotated: Tensor, size: float | Tensor) -> Tensor:
+    """Error + λ·bits (T, G), in squared steps, of components (T, G, D) quantised with step `size`.
+
+    The bits are approximate: those of the magnitudes alone, without contexts.
+    """
+    magnitude = rotated.abs().div_(size)
+    levels = (magnitude + ROUNDING).floor_()
+    costs = LAMBDA * (BITS_PER_NONZERO * (levels > 0).sum(2) + 2 * levels.clamp(min=1).log2_().sum(2))
+    costs += magnitude.sub_(levels).square_().sum(2)
+    return costs
 
 
 @dataclass(frozen=True)
@@ -81,11 +93,8 @@ class ElasticCoder:
         without_means = p.clone()
         without_means[:, where] -= means
         rotated = codebook.rotated(without_means)  # (T, G, D)
-        magnitude = rotated.abs().div_(size)
-        levels = (magnitude + ROUNDING).floor_()
-        cost = LAMBDA * (BITS_PER_NONZERO * (levels > 0).sum(2) + 2 * levels.clamp(min=1).log2_().sum(2))
-        cost += magnitude.sub_(levels).square_().sum(2)
-        index = cost.topk(min(CANDIDATES, cost.shape[1]), largest=False).indices
+        costs = approximate_costs(rotated, size)
+        index = costs.topk(min(CANDIDATES, costs.shape[1]), largest=False).indices
         components = rotated[torch.arange(len(p), device=p.device)[:, None], index]  # (T, n, D), without the means
         return index, components + torch.einsum("tc,tncd->tnd", means, codebook.bases[:, where][index])
 

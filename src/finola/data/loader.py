@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +16,7 @@ from finola.data.sampler import EpochSampler
 from finola.errors import InputError
 
 MAX_WORKERS = 12
+WORKER_GRACE_PERIOD = 30  # seconds between SIGTERM and the end of a worker
 MIN_PHOTOS = 256
 """Smaller data sets are loaded without workers, because starting them takes longer than an epoch."""
 
@@ -120,6 +122,18 @@ def make_loader(
     )
     loader.floats = floats
     return loader
+
+
+def outlive_signals(worker: int) -> None:
+    """Delay the termination of a worker, so that the main process can write a checkpoint: a `worker_init_fn`.
+
+    A signal sent to the job reaches the main process and its workers. Windows has no alarm, so SIGTERM terminates
+    workers immediately there.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    alarm = getattr(signal, "alarm", None)
+    if alarm is not None:
+        signal.signal(signal.SIGTERM, lambda *_: alarm(WORKER_GRACE_PERIOD) and None)
 
 
 def choose_workers(dataset: PhotoDataset) -> int:

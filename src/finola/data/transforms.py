@@ -112,6 +112,13 @@ class CentreCrop:
         return View(_box(left, top, w, h), _pair(self.size), exact=True)
 
 
+def training_crop(kind: str, size: Size, scale: Sequence[float], flip: bool) -> Transform:
+    """Crop by name: `resized`, with its range of relative areas, `random` or `centre`."""
+    if kind == "resized":
+        return RandomResizedCrop(size, (scale[0], scale[1]), flip=flip)
+    return RandomCrop(size, flip) if kind == "random" else CentreCrop(size)
+
+
 def centre_crop(photo: Image.Image, size: Size, name: str = "the photo", crop_pct: float = 1.0) -> Tensor:
     """Centre crop uint8 (3, *size) of an opened photo, as `CentreCrop` takes it from a data set."""
     view = CentreCrop(size, crop_pct).view(shown_size(photo, name), np.random.default_rng(0))
@@ -203,6 +210,26 @@ def _moco() -> Augment:
     blur = v2.RandomApply([v2.GaussianBlur(9, sigma=(0.1, 2.0))], p=0.5)
     change: Augment = v2.Compose([jitter, v2.RandomGrayscale(0.2), blur])
     return change
+
+
+def mix(images: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
+    """Apply mixup or cutmix to a batch; labels become probabilities (N, classes)."""
+    from torchvision.transforms import v2  # uses torch's random generator, so that resuming is exact
+
+    transforms = [(v2.MixUp, mixup), (v2.CutMix, cutmix)]
+    chosen = [transform(alpha=alpha, num_classes=classes) for transform, alpha in transforms if alpha > 0]
+    mixed: tuple[Tensor, Tensor] = chosen[int(torch.randint(len(chosen), ()))](images, labels)
+    return mixed
+
+
+def erase(images: Tensor, share: float) -> Tensor:
+    """Random erasing: replace a random box by noise in each image with probability `share`."""
+    if not share:
+        return images
+    from torchvision.transforms import v2
+
+    erasing = v2.RandomErasing(p=share, value="random")
+    return torch.stack([erasing(image) for image in images]).clamp(0, 1)
 
 
 @contextmanager

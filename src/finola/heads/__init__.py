@@ -1,4 +1,4 @@
-"""Heads on an encoder: classifiers, DETR and Mask R-CNN (appendix B)."""
+"""Heads on an encoder: classifiers, DETR, Mask R-CNN (appendix B) and MoCo."""
 
 from __future__ import annotations
 

@@ -45,8 +45,12 @@ class RunDirectory:
 
     def __init__(self, folder: Path, recipe: Recipe, resume: bool) -> None:
         self.folder = folder
-        if is_first_process():
-            self._check_new(resume)
+        run = any((folder / name).exists() for name in (RECIPE, LAST, PREVIOUS))
+        foreign = next((folder / name for name in (BEST, CURVE, SUMMARY) if not run and (folder / name).exists()), None)
+        if is_first_process() and run and not resume:
+            raise InputError(f"{folder} already contains a run. Add --resume to resume it, or choose another --out.")
+        if is_first_process() and foreign is not None:
+            raise InputError(f"{foreign} exists, but is not part of a run and would be replaced. Choose another --out.")
         self.content, message = find_resumable(folder) if resume else (None, "")
         if self.content is not None:
             if (folder / RECIPE).exists():
@@ -54,18 +58,6 @@ class RunDirectory:
             print_on_rank_zero(message or f"Resuming at step {self.content['step']}.")
         elif resume:
             print_on_rank_zero(f"{folder} has no checkpoint; starting a new run.")
-
-    def _check_new(self, resume: bool) -> None:
-        run = any((self.folder / name).exists() for name in (RECIPE, LAST, PREVIOUS))
-        if run and not resume:
-            raise InputError(
-                f"{self.folder} already contains a run. Add --resume to resume it, or choose another --out."
-            )
-        foreign = next((name for name in (BEST, CURVE, SUMMARY) if not run and (self.folder / name).exists()), None)
-        if foreign is not None:
-            raise InputError(
-                f"{self.folder / foreign} exists, but is not part of a run and would be replaced. Choose another --out."
-            )
 
     def start(self, recipe: Recipe) -> None:
         """Write the recipe. Called when training starts, so that a run that fails to start leaves none behind."""
@@ -140,15 +132,13 @@ def find_resumable(folder: Path) -> tuple[dict[str, Any] | None, str]:
             continue
         try:
             content = read_checkpoint(path)
+            if missing := [key for key in REQUIRED_KEYS if key not in content]:
+                raise CorruptFileError(f"Cannot resume from {path}: it has no {', '.join(missing)}.")
+            if not isinstance(content["step"], int):
+                raise CorruptFileError(f"Cannot resume from {path}: its step is {content['step']!r}.")
+            return content, f"{' '.join(problems)} Resuming from {name} instead." if problems else ""
         except CorruptFileError as error:
             problems.append(str(error))
-            continue
-        missing = [key for key in REQUIRED_KEYS if key not in content]
-        if missing or not isinstance(content["step"], int):
-            problem = f"it has no {', '.join(missing)}" if missing else f"its step is {content['step']!r}"
-            problems.append(f"Cannot resume from {path}: {problem}.")
-            continue
-        return content, f"{' '.join(problems)} Resuming from {name} instead." if problems else ""
     if problems:
         raise CorruptFileError(
             f"{' '.join(problems)} No intact checkpoint exists in {folder}: start a new run with another --out."

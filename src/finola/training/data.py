@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from lightning.fabric import Fabric
 
-from finola.data import (
-    CentreCrop,
-    Loader,
-    PhotoDataset,
-    RandomCrop,
-    RandomResizedCrop,
-    Transform,
-    make_loader,
-    open_data,
-)
+from finola.data import CentreCrop, Loader, PhotoDataset, Transform, make_loader, open_data
+from finola.data.loader import outlive_signals
 from finola.data.sources import evenly
+from finola.data.transforms import training_crop
 from finola.errors import InputError
 from finola.training.recipe import CropRecipe, Recipe
-from finola.training.sections import CropSection
-
-WORKER_GRACE_PERIOD = 30  # seconds between SIGTERM and the end of a loader worker
 
 
 class Photos:
@@ -35,7 +25,7 @@ class Photos:
     def __init__(self, recipe: CropRecipe) -> None:
         self.recipe: Recipe = recipe
         data, size, side = recipe.data, recipe.image_size, getattr(recipe.data, "size", None)
-        transform = train_transform(data, (side, side) if side else size)
+        transform = training_crop(data.crop, (side, side) if side else size, data.scale, data.flip)
         self.train = self._open(data.path, "train", transform, data.limit, data.crops_per_image, data.augment)
         val_side = getattr(data, "val_size", None)
         val_size = (val_side, val_side) if val_side else size
@@ -94,13 +84,8 @@ class Photos:
     def steps(self, epoch: int, batch: int) -> Iterator[list[Any]]:
         """The batches of the passes of each step of an epoch, from a batch on."""
         self.train_loader.load_state_dict({"epoch": epoch, "step": batch})
-        passes: list[Any] = []
-        for one in self.train_loader:
-            passes.append(one)
-            if len(passes) == self.recipe.trainer.accumulate_grad_batches:
-                yield passes
-                passes = []
-        if passes:
+        batches = iter(self.train_loader)
+        while passes := list(islice(batches, self.recipe.trainer.accumulate_grad_batches)):
             yield passes
 
     def validation_batches(self, fabric: Fabric, stopped: Callable[[], bool]) -> Iterator[Any]:
@@ -119,18 +104,6 @@ class Photos:
         return moved._replace(images=images)
 
 
-def outlive_signals(worker: int) -> None:
-    """Delay the termination of a loader worker, so that the main process can write its checkpoint.
-
-    A signal sent to the job reaches the main process and its workers. Windows has no alarm, so SIGTERM terminates
-    workers immediately there.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    alarm = getattr(signal, "alarm", None)
-    if alarm is not None:
-        signal.signal(signal.SIGTERM, lambda *_: alarm(WORKER_GRACE_PERIOD) and None)
-
-
 def per_pass(recipe: Recipe, processes: int) -> int:
     """Number of images per forward pass of one process.
 
@@ -145,10 +118,3 @@ def per_pass(recipe: Recipe, processes: int) -> int:
             f"{recipe.trainer.accumulate_grad_batches} accumulated passes. Use a multiple of {multiple}."
         )
     return recipe.images_per_step // passes
-
-
-def train_transform(data: CropSection, size: tuple[int, int]) -> Transform:
-    """Build the training crop of a recipe's data section."""
-    if data.crop == "resized":
-        return RandomResizedCrop(size, scale=(data.scale[0], data.scale[1]), flip=data.flip)
-    return RandomCrop(size, flip=data.flip) if data.crop == "random" else CentreCrop(size)

@@ -150,13 +150,6 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """Sum of a tensor over all processes."""
-    if is_distributed():
-        dist.all_reduce(tensor)
-    return tensor
-
-
 def gather_objects(own: Any) -> list[Any]:
     """The objects of all processes, by rank."""
     if not is_distributed():

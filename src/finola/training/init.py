@@ -1,20 +1,16 @@
-"""Initialise models from trained weights, and freeze parameters."""
+"""Initialise models from trained weights."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from finola.autoencoder import Autoencoder
-from finola.config import nearest
 from finola.errors import InputError, MissingFileError
 from finola.hub import WEIGHTS, encoder_name, read_config, resolve
-from finola.masked import MaskedFinola
 from finola.model_zoo import load
 from finola.serialization import load_weights, read_weights
 from finola.training.devices import print_on_rank_zero
@@ -80,95 +76,43 @@ def initialise_head(model: Any, section: ModelSection, kind: str) -> None:
         )
 
 
-def initialise_masked(model: MaskedFinola, name: str) -> None:
-    """Initialise from a masked model with the same parts. Image sizes may differ, since no weight depends on them."""
-    given, own = read_weights(find_weights_folder(name) / WEIGHTS), model.state_dict()
-    if not same_shapes(given, own):
-        raise InputError(
-            f"{model.config} cannot be initialised from {name}, which is not a masked model with the same parts."
-        )
-    load_weights(model, given, name)
+def initialise_autoencoder(model: Autoencoder, name: str) -> None:
+    """Initialise parts of `model` from a trained one.
 
-
-def initialise_autoencoder(model: Autoencoder, name: str) -> list[str]:
-    """Initialise `model` from a trained one and return the names of the copied tensors.
-
-    From a model of the same name, everything is copied; from an autoencoder with another encoder, the recurrence and
+    From a model of the same name, all parts are copied; from an autoencoder with another encoder, the recurrence and
     the decoder; from a masked model, a classifier or MoCo, its encoder, pooling and recurrence as far as it has them
     (as in the appendix's comparison of FINOLA and masked FINOLA). Each part is copied completely, or InputError is
     raised. A message lists the parts that are trained from scratch.
     """
-    own, folder = model.state_dict(), resolve(name)
+    folder, own = resolve(name), model.state_dict()
+    parts: tuple[str, ...] = ("encoder", "pool", "transition")
+    fits: dict[str, Tensor] = {}
     if folder is None or read_config(folder)["type"] == "autoencoder":
         trained = load(name)
-        fits = trained.state_dict()
-        if str(trained.config) != str(model.config):
-            fits = _without_encoder(trained, model)
-    else:
-        fits = _parts(read_weights(folder / WEIGHTS), own, f"{model.config}", name)
-    load_weights(model, own | fits, name)
-    copied, parts = ({key.partition(".")[0] for key in keys} for keys in (fits, own))
-    if parts - copied:
-        print_on_rank_zero(
-            f"Initialised from {name}: {', '.join(sorted(copied))}. From scratch: {', '.join(sorted(parts - copied))}."
-        )
-    return sorted(fits)
-
-
-def _parts(given: dict[str, Tensor], own: dict[str, Tensor], model: str, name: str) -> dict[str, Tensor]:
-    """Select encoder, pooling and recurrence of `given`. Raises InputError if one does not match `own`."""
-    fits: dict[str, Tensor] = {}
-    for part in ("encoder.", "pool.", "transition."):
-        theirs, ours = ({k: v for k, v in state.items() if k.startswith(part)} for state in (given, own))
-        if (theirs or part == "encoder.") and not same_shapes(theirs, ours):
+        given, theirs = trained.state_dict(), trained.config
+        if str(theirs) == str(model.config):
+            parts, fits = (), given  # without a check of shapes, because those of a wave encoder depend on its waves
+        elif replace(theirs, encoder=model.config.encoder, decoder=model.config.decoder) == model.config:
+            parts = ("transition", "grower", "decoder")
+            if hasattr(model, "wave_encoder") and (basis := wave_basis(trained)) is not None:
+                fits = {f"wave_encoder.basis.{key}": value for key, value in basis.state_dict().items()}
+        else:
             raise InputError(
-                f"The {part.rstrip('.')} of {name} does not match the names and shapes of that of {model}."
+                f"{model.config} cannot be initialised from {theirs}: the models differ in more than the encoder."
             )
-        fits |= theirs
-    return fits
+    else:
+        given = read_weights(folder / WEIGHTS)
+    for part in parts:
+        copied, replaced = ({k: v for k, v in state.items() if _part(k) == part} for state in (given, own))
+        if (copied or part == "encoder") and not same_shapes(copied, replaced):
+            raise InputError(f"The {part} of {name} does not match the names and shapes of that of {model.config}.")
+        fits |= copied
+    load_weights(model, own | fits, name)
+    initialised, all_parts = ({_part(key) for key in state} for state in (fits, own))
+    if scratch := ", ".join(sorted(all_parts - initialised)):
+        print_on_rank_zero(f"Initialised from {name}: {', '.join(sorted(initialised))}. From scratch: {scratch}.")
 
 
-def _without_encoder(trained: Autoencoder, model: Autoencoder) -> dict[str, Tensor]:
-    """Select recurrence, decoder and wave basis of a model that differs only in its encoder."""
-    own, ours = model.state_dict(), ("transition.", "grower.", "decoder.")
-    fits = {key: value for key, value in trained.state_dict().items() if key.startswith(ours)}
-    wanted = {key: value for key, value in own.items() if key.startswith(ours)}
-    compatible = replace(trained.config, encoder=model.config.encoder, decoder=model.config.decoder) == model.config
-    if not compatible or not same_shapes(fits, wanted):
-        raise InputError(
-            f"{model.config} cannot be initialised from {trained.config}: the models differ in more than the encoder."
-        )
-    if hasattr(model, "wave_encoder") and (basis := wave_basis(trained)) is not None:
-        fits |= {f"wave_encoder.basis.{key}": value for key, value in basis.state_dict().items()}
-    return fits
-
-
-def scale_transition(model: Autoencoder, factor: float) -> None:
-    """Multiply the random matrices of the transition by `factor`.
-
-    Every step adds A ẑ to z, so that with the default matrices the map varies several times as much as q, and the first
-    hundred steps of training only undo this.
-    """
-    if not factor > 0:
-        raise InputError(f"model.transition_scale is {factor}, but must be positive.")
-    if model.config.is_waves or "transition" not in model._modules:
-        raise InputError(f"model.transition_scale is {factor}, but {model.config} has no random matrices to scale.")
-    with torch.no_grad():
-        for parameter in model.transition.parameters():
-            parameter.mul_(factor)
-
-
-def is_frozen(name: str, patterns: list[str]) -> bool:
-    """Whether a parameter name matches one of the patterns."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def freeze(model: nn.Module, patterns: list[str]) -> None:
-    """Freeze the parameters whose names match a pattern such as `encoder.*`."""
-    for pattern in patterns:
-        found = [parameter for name, parameter in model.named_parameters() if fnmatchcase(name, pattern)]
-        if not found:
-            hint = nearest(pattern.strip("*."), [name for name, _ in model.named_parameters()])
-            raise InputError(f"model.frozen contains {pattern}, which matches no parameter of the model: {hint}")
-        for parameter in found:
-            parameter.requires_grad_(False)
+def _part(key: str) -> str:
+    """The part of a model that a tensor belongs to, such as `encoder`."""
+    return key.partition(".")[0]

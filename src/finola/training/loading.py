@@ -20,13 +20,13 @@ import yaml
 from finola.config import nearest
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError, first_line, shorten
 from finola.paper.recipes import RECIPES
-from finola.training.recipe import TASKS, Recipe, ReconstructionRecipe, recipe_class
+from finola.training.recipe import TASKS, Recipe, ReconstructionRecipe
 from finola.training.sections import GroupSection
 
 RECIPE = "recipe.yaml"
 """File of the resolved recipe in a run directory."""
 FOLDER = Path(__file__).parent / "recipes"
-MAX_SIZE = 2**20  # characters of a file or an override
+MAX_SIZE = 2**20  # of a file in bytes, or of an override in characters
 MAX_KEY = 200
 MAX_NUMBER = 2**63 - 1
 Layers = list[tuple[str, dict[str, Any]]]
@@ -54,7 +54,10 @@ def load_recipe(source: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         layers.append(("the command line", content))
     settings = reduce(_merged, (content for _, content in layers), {"name": _name(found)})
     settings.pop("base", None)
-    kind = recipe_class(str(settings.get("task", ReconstructionRecipe.task)))
+    task = str(settings.get("task", ReconstructionRecipe.task))
+    if task not in TASKS:
+        raise UnknownNameError(f"Unknown task {task!r}: {nearest(task, TASKS)}")
+    kind = TASKS[task]
     try:
         recipe: Recipe = _typed(kind, settings)
     except _Rejected as error:
@@ -120,22 +123,17 @@ def _with_bases(found: Path | str) -> Layers:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if (size := path.stat().st_size) > MAX_SIZE:
-        raise CorruptFileError(f"{path} is not a recipe: it has {size} bytes; the maximum is {MAX_SIZE}.")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(f"{path} cannot be read as YAML: it is not UTF-8 text.") from error
-    content = _read_yaml(text, str(path)) or {}
+    with path.open("rb") as file:
+        content = _read_yaml(file.read(MAX_SIZE + 1), str(path)) or {}
     if not isinstance(content, dict):
         raise CorruptFileError(f"{path} is not a recipe: it contains no mapping of settings.")
     return content
 
 
-def _read_yaml(text: str, where: str) -> Any:
+def _read_yaml(text: str | bytes, where: str) -> Any:
     """Parse YAML to texts, lists and mappings. `where` is the source named at the start of error messages."""
     if len(text) > MAX_SIZE:
-        raise InputError(f"{where} has {len(text)} characters; the maximum is {MAX_SIZE}.")
+        raise InputError(f"{where} is too long for a recipe: the maximum is {MAX_SIZE} bytes.")
     try:
         node = yaml.compose(text, Loader=yaml.BaseLoader)
         return "" if node is None else _plain(node, set())

@@ -17,11 +17,9 @@ from finola.errors import require
 from finola.files import replacing
 from finola.image_io import save_photo
 from finola.training.checkpoint import CURVE
-from finola.training.devices import now, sum_over_ranks
+from finola.training.devices import now
 from finola.training.sections import seconds
 from finola.training.state import State
-
-_LEADING_COLUMNS = ["step", "epoch", "seconds"]
 
 
 class Log:
@@ -74,7 +72,8 @@ class Log:
 
     def step(self, state: State, losses: dict[str, Tensor]) -> None:
         """Log the losses of a step as means over all processes, and the learning rates."""
-        means = sum_over_ranks(torch.stack([value.double() for value in losses.values()])) / state.fabric.world_size
+        values = torch.stack([value.double() for value in losses.values()])
+        means: Any = state.fabric.all_reduce(values, reduce_op="mean")
         logged = {f"train/{name}": value for name, value in zip(losses, means.tolist(), strict=True)}
         images = (state.step - self._first_step) * self.recipe.images_per_step
         self.images_per_second = images / max(now() - self._start - self._paused, 1e-9)
@@ -104,7 +103,10 @@ class Log:
         count, images = getattr(self.recipe.logging, "samples", 0), state.task.samples
         if not self._active or images is None or not count:
             return
-        sheet = contact_sheet(images[:count], state.task.sample_images(images[:count]))
+        from torchvision.utils import make_grid
+
+        pair = torch.cat([images[:count], state.task.sample_images(images[:count])]).float().cpu().clamp(0, 1)
+        sheet = make_grid(pair, nrow=len(pair) // 2, padding=2, pad_value=1)[:, 2:-2, 2:-2]  # without its margin
         (self.folder / "samples").mkdir(parents=True, exist_ok=True)
         path = self.folder / "samples" / f"step-{state.step:07d}.png"
         save_photo(sheet, path)
@@ -167,26 +169,23 @@ class Curve:
     def __init__(self, path: Path, resumed_step: int = 0) -> None:
         self.path = path
         self._rows = [row for row in read_curve(path) if resumed_step and row["step"] <= resumed_step]
-        self._columns = list(dict.fromkeys([*_LEADING_COLUMNS, *(key for row in self._rows for key in row)]))
-        self._needs_header = True
+        self._columns: list[str] = []  # of the file as this process wrote it
 
     def add(self, row: dict[str, float]) -> None:
         """Add a row. The file is written anew where it has a new column."""
         self._rows.append(row)
-        new = [key for key in row if key not in self._columns]
-        self._columns += new
-        if new or self._needs_header:
-            self._rewrite()
-        else:
+        if row.keys() <= {*self._columns}:
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self._columns).writerow(row)
+        else:
+            self._rewrite()
 
     def _rewrite(self) -> None:
+        self._columns = list(dict.fromkeys(key for row in self._rows for key in row))
         with replacing(self.path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(self._rows)
-        self._needs_header = False
 
 
 def read_curve(path: Path) -> list[dict[str, float]]:
@@ -202,18 +201,3 @@ def read_curve(path: Path) -> list[dict[str, float]]:
             except (KeyError, ValueError, TypeError):
                 continue
     return rows
-
-
-def contact_sheet(originals: Tensor, reconstructions: Tensor, gap: int = 2) -> Tensor:
-    """Arrange a row of originals above a row of reconstructions on white: (3, H, W) in [0, 1].
-
-    >>> contact_sheet(torch.rand(4, 3, 16, 16), torch.rand(4, 3, 16, 16)).shape
-    torch.Size([3, 34, 70])
-    """
-    count, _, height, width = originals.shape
-    sheet = torch.ones(3, 2 * height + gap, count * (width + gap) - gap)
-    for row, images in enumerate((originals, reconstructions)):
-        for column, image in enumerate(images.detach().float().cpu().clamp(0, 1)):
-            top, left = row * (height + gap), column * (width + gap)
-            sheet[:, top : top + height, left : left + width] = image
-    return sheet

@@ -20,33 +20,6 @@ from finola.training.tasks.base import task_class
 
 HALF_BUFFER = "codebook.bases"  # rotations: the error of half precision is 70 dB below the image
 
-USAGE: dict[str, tuple[str, ...]] = {
-    "reconstruction": (
-        "import finola",
-        'model = finola.load("path/to/this/folder")',
-        "out = model(images)  # (N, 3, H, W) in [0, 1]",
-    ),
-    "classify": (
-        "import finola",
-        'model = finola.load_classifier("path/to/this/folder")',
-        "model.rank(image, 5)  # (3, H, W) in [0, 1]: the most likely classes",
-    ),
-    "masked": (
-        "import finola",
-        'encoder = finola.load_encoder("path/to/this/folder")',
-        "feature_map = encoder(images)  # (N, 3, H, W) in [0, 1]",
-    ),
-}
-USAGE["moco"] = USAGE["masked"]
-USAGE["detect"] = USAGE["segment"] = (
-    "import finola",
-    "from finola.evaluation.detection import detect",
-    "from finola.image_io import open_photo",
-    'model = finola.load_detector("path/to/this/folder")',
-    'detect(model, open_photo("photo.jpg"), score=0.5)  # boxes, scores, labels, masks',
-)
-"""Usage example of the model card, by task."""
-
 
 def export(run: str | Path, target: str | Path, which: str | None = None, *, half: bool = False) -> Path:
     """Export the model of a run directory to `target` with `save_pretrained`, with a model card (README.md).
@@ -55,24 +28,12 @@ def export(run: str | Path, target: str | Path, which: str | None = None, *, hal
     last.ckpt; by default best.ckpt if it exists. If EMA was enabled, the averaged weights are exported. `half` stores
     parameters in half precision, except for the analysis of a wave encoder; all are loaded as float32.
     """
-    run = Path(run)
-    checkpoint = find_checkpoint(run, which)
-    return write_model(load_recipe(run / RECIPE), run, Path(target), checkpoint, half=half)
-
-
-def find_checkpoint(run: Path, which: str | None = None) -> Path:
-    """Checkpoint to export: `which`, or the best one, or else the last one."""
+    run, target = Path(run), Path(target)
     names = [which] if which else [BEST, LAST]
     checkpoint = next((run / name for name in names if (run / name).exists()), None)
     if checkpoint is None:
         raise MissingFileError(f"{run} contains no {' or '.join(names)}. Train first with: finola train … --out {run}")
-    return checkpoint
-
-
-def write_model(recipe: Recipe, run: Path, target: Path, checkpoint: Path | None = None, *, half: bool = False) -> Path:
-    """Write the model in a checkpoint of a run, by default the best one, to the folder `target`."""
-    checkpoint = checkpoint or find_checkpoint(run)
-    content = read_checkpoint(checkpoint)
+    recipe, content = load_recipe(run / RECIPE), read_checkpoint(checkpoint)
     model: Any = task_class(recipe).build(recipe, initialise=False)
     task = {key[6:]: value for key, value in content["task"].items() if key.startswith("model.")}
     load_weights(model, content["average"] or task, checkpoint)
@@ -88,15 +49,13 @@ def write_model(recipe: Recipe, run: Path, target: Path, checkpoint: Path | None
 
 
 def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) -> str:
-    """Build the model card: usage, data, metrics, training settings and licence."""
+    """Fill in the model card, `model_card.md.jinja`: usage, data, metrics, training settings and licence."""
+    import jinja2
+
     data, optimiser = recipe.data, recipe.optimiser
-    side, classes, head = getattr(data, "val_size", None), getattr(recipe, "classes", []), getattr(recipe, "head", None)
+    side, head = getattr(data, "val_size", None), getattr(recipe, "head", None)
     size = show_size((side, side) if side else recipe.image_size)
-    shown = "photos resized to fit" if isinstance(recipe, ObjectRecipe) else "centre crops of"
-    peak = (
-        f"learning rate {optimiser.lr:g}" if optimiser.lr is not None else f"base learning rate {optimiser.base_lr:g}"
-    )
-    rows = [f"| {key} | {value:.4g}{' dB' if key == 'PSNR' else ''} |" for key, value in _metrics(curve, step).items()]
+    peak = f"base learning rate {optimiser.base_lr:g}" if optimiser.lr is None else f"learning rate {optimiser.lr:g}"
     settings = {
         "task": f"{recipe.task}, {head.kind}" if head else recipe.task,
         "steps": step,
@@ -106,43 +65,18 @@ def card(recipe: Recipe, curve: list[dict[str, float]], step: int, ema: bool) ->
         "weights": "exponential moving average (EMA)" if ema else "as trained",
         "seed": recipe.seed,
     }
-    return "\n".join(
-        [
-            "---",
-            "library_name: finola",
-            "license: other",
-            "license_name: terms-of-the-training-data",
-            "tags: [finola, image-reconstruction]",
-            "---",
-            f"# {recipe.model.name}",
-            "",
-            (recipe.about and f"Recipe `{recipe.name}`: {recipe.about}.") or f"Recipe `{recipe.name}`.",
-            "",
-            "```python",
-            *USAGE.get(recipe.task, USAGE["reconstruction"]),
-            "```",
-            "",
-            "## Data",
-            *([f"Classes: {', '.join(classes)}.", ""] if 0 < len(classes) <= 100 else []),
-            f"Trained on the train split of `{_dataset_name(data.path)}`, validated on the val split of "
-            f"`{_dataset_name(data.val_path or data.path)}`, {shown} {size} pixels.",
-            "",
-            "## Metrics",
-            *(["| mean per image | |", "|---|---|", *rows] if rows else ["Not validated."]),
-            "",
-            "## Training",
-            "| setting | value |",
-            "|---|---|",
-            *(f"| {key} | {value} |" for key, value in settings.items()),
-            "",
-            f"Trained with finola {finola.__version__}; the full recipe is `recipe.yaml` in the run directory.",
-            "",
-            "## Licence",
-            "The code is Apache-2.0. The weights are subject to the terms of their training data: read those before "
-            "using or sharing them.",
-            "",
-        ]
+    text = Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8")
+    filled: str = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True).render(
+        recipe=recipe,
+        classes=getattr(recipe, "classes", []),
+        train=_dataset_name(data.path),
+        val=_dataset_name(data.val_path or data.path),
+        photos=f"{'photos resized to fit' if isinstance(recipe, ObjectRecipe) else 'centre crops of'} {size}",
+        metrics=_metrics(curve, step),
+        settings=settings,
+        version=finola.__version__,
     )
+    return filled
 
 
 def _metrics(curve: list[dict[str, float]], step: int) -> dict[str, float]:

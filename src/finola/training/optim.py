@@ -1,9 +1,9 @@
-"""AdamW, SGD and Muon with the paper's batch-scaled learning rate, parameter groups, and learning-rate schedules."""
+"""AdamW, SGD and Muon: frozen parameters, groups, the paper's batch-scaled learning rate, and its schedules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -31,6 +31,26 @@ def peak_lr(recipe: Recipe) -> float:
     return section.lr if section.lr is not None else section.base_lr * recipe.data.batch_size / 256
 
 
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a parameter name matches one of the patterns, such as `encoder.*`."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Freeze the parameters whose names match a pattern."""
+    for pattern in patterns:
+        found = [parameter for name, parameter in model.named_parameters() if matches(name, [pattern])]
+        if not found:
+            raise _unmatched(model, f"model.frozen contains {pattern}, which", [pattern])
+        for parameter in found:
+            parameter.requires_grad_(False)
+
+
+def _unmatched(model: nn.Module, subject: str, patterns: Sequence[str]) -> InputError:
+    hint = nearest("".join(patterns[:1]).strip("*."), [name for name, _ in model.named_parameters()])
+    return InputError(f"{subject} matches no parameter of the model: {hint}")
+
+
 def parameter_groups(model: nn.Module, section: OptimiserSection, lr: float) -> list[dict[str, Any]]:
     """Build the optimiser's parameter groups.
 
@@ -39,14 +59,20 @@ def parameter_groups(model: nn.Module, section: OptimiserSection, lr: float) -> 
     (norms, biases) go to a separate group without weight decay. With `layer_decay`, each encoder layer is a group
     whose learning rate is lower than that of the layer above it.
     """
+    if COMMON in section.groups:
+        raise InputError(
+            f"optimiser.groups.{COMMON} is reserved for parameters that no other group matches. Choose another name."
+        )
     taken: dict[str, dict[str, nn.Parameter]] = {name: {} for name in [*section.groups, COMMON]}
     layers = layer_shares(model, section.layer_decay) if section.layer_decay else {}
     for name, parameter in model.named_parameters():
-        group = next((key for key, entry in section.groups.items() if _matches(name, entry)), COMMON)
+        group = next((key for key, own in section.groups.items() if matches(name, own.match)), COMMON)
         if group == COMMON and name in layers:
             group = layers[name][0]
         taken.setdefault(group, {})[name] = parameter
-    _check_matches(model, section, taken)
+    for key, own in section.groups.items():
+        if not taken[key]:
+            raise _unmatched(model, f"optimiser.groups.{key} ({', '.join(own.match) or 'no pattern'})", own.match)
     multipliers = dict(layers.values())
     groups = []
     for key, parameters in taken.items():
@@ -97,24 +123,6 @@ def build_optimiser(model: nn.Module, recipe: Recipe, *, on_gpu: bool = False) -
     # Fused kernels unscale gradients themselves, after they are clipped, so they exclude the scaler of 16-mixed.
     fused = (on_gpu and recipe.trainer.precision != "16-mixed") or None
     return torch.optim.AdamW(groups, betas=betas, eps=section.eps, fused=fused)
-
-
-def _matches(name: str, group: GroupSection) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in group.match)
-
-
-def _check_matches(model: nn.Module, section: OptimiserSection, taken: dict[str, dict[str, nn.Parameter]]) -> None:
-    for key, entry in section.groups.items():
-        if key == COMMON:
-            raise InputError(
-                f"optimiser.groups.{COMMON} is reserved for the parameters that no other group matches. "
-                "Choose another name."
-            )
-        if not taken[key]:
-            names = [name for name, _ in model.named_parameters()]
-            patterns = ", ".join(entry.match) or "no pattern"
-            hint = nearest(entry.match[0].strip("*.") if entry.match else "", names)
-            raise InputError(f"optimiser.groups.{key} ({patterns}) matches no parameter of the model: {hint}")
 
 
 class MuonAdamW(torch.optim.AdamW):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from finola.config import ModelConfig, nearest
-from finola.errors import InputError, UnknownNameError
+from finola.config import ModelConfig
+from finola.errors import InputError
 from finola.training import sections
 from finola.training.sections import check_limits, seconds, setting
 
@@ -250,10 +250,3 @@ class SegmentRecipe(ObjectRecipe):
 _RECIPES = (ReconstructionRecipe, NetsRecipe, MaskedRecipe, ClassifyRecipe, MocoRecipe, DetectRecipe, SegmentRecipe)
 TASKS: dict[str, type[Recipe]] = {recipe.task: recipe for recipe in _RECIPES}
 """Recipe class of each task."""
-
-
-def recipe_class(task: str) -> type[Recipe]:
-    """Recipe class of a task. Raises UnknownNameError for an unknown one."""
-    if task not in TASKS:
-        raise UnknownNameError(f"Unknown task {task!r}: {nearest(task, TASKS)}")
-    return TASKS[task]

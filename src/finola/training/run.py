@@ -23,7 +23,7 @@ from finola.training.init import resolve_encoder
 from finola.training.loading import RECIPE
 from finola.training.log import Log
 from finola.training.loop import fit
-from finola.training.model_export import write_model
+from finola.training.model_export import export
 from finola.training.recipe import Recipe
 from finola.training.state import State
 from finola.training.tasks.base import Diverged, build_task, task_class
@@ -31,6 +31,9 @@ from finola.training.tasks.base import Diverged, build_task, task_class
 # Error codes that only writing raises. Missing permission is recognised by the path of the error.
 _WRITE_ERRORS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS", "EFBIG") if hasattr(errno, name)}
 _NETWORK_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset", "broken pipe", "socket", "timed out")
+_LOWER_RATE = (
+    "lower the learning rate (optimiser.base_lr, optimiser.groups.NAME.lr) or set trainer.gradient_clip_val=1.0, and "
+)
 
 
 class WriteError(FinolaError, OSError):
@@ -132,19 +135,32 @@ def _train(recipe: Recipe, folder: Path, resume: bool, target: Path, half: bool,
         if state.finished and (stored := _stored(folder, target)) is not None:
             return stored
     run.start(recipe)
-    started, problem, signal_name = now(), None, None
+    started, signal_name = now(), None
     with Log(state, folder, quiet) as log:
         try:
             signal_name = fit(state, run, log)
+            status, message = "finished", f"finished at step {state.step}"
         except Diverged as error:
-            problem = error
-    outcome = Outcome("finished", f"finished at step {state.step}", str(folder), state.step, state.epoch)
-    outcome.seconds, outcome.images_per_second = round(now() - started, 3), round(log.images_per_second, 2)
-    _describe(outcome, state, problem, signal_name)
-    outcome.unreadable = len(photos.train.unreadable) + len(photos.val.unreadable)
+            status, message = "diverged", f"{error}; {_how_to_resume(folder, _LOWER_RATE)}"
+    if signal_name is not None:
+        status = "interrupted"
+        message = f"stopped by {signal_name} at step {state.step}; {_how_to_resume(folder)}"
+    outcome = Outcome(
+        status,
+        message,
+        str(folder),
+        state.step,
+        state.epoch,
+        metrics={key: value if math.isfinite(value) else None for key, value in state.metrics.items()},
+        best={} if state.best is None else {state.task.monitor: state.best, "step": state.best_step},
+        seconds=round(now() - started, 3),
+        images_per_second=round(log.images_per_second, 2),
+        signal=signal_name,
+        unreadable=len(photos.train.unreadable) + len(photos.val.unreadable),
+    )
     if fabric.is_global_zero:
-        if outcome.status == "finished":
-            outcome.model = str(write_model(recipe, folder, target, half=half))
+        if status == "finished":
+            outcome.model = str(export(folder, target, half=half))
         _report_unreadable(photos, folder)
         write_json(folder / SUMMARY, asdict(outcome), indent=2)
     return outcome
@@ -157,22 +173,6 @@ def _stored(folder: Path, target: Path) -> Outcome | None:
     except (OSError, ValueError, TypeError):
         return None
     return stored if stored.status == "finished" and stored.model == str(target) and target.is_dir() else None
-
-
-def _describe(outcome: Outcome, state: State, problem: Diverged | None, signal_name: str | None) -> None:
-    """Complete an outcome with its metrics, and with the reason if the run did not finish."""
-    if problem is not None:
-        remedy = (
-            "lower the learning rate (optimiser.base_lr, optimiser.groups.NAME.lr) or set "
-            "trainer.gradient_clip_val=1.0, and "
-        )
-        outcome.status, outcome.message = "diverged", f"{problem}; {_how_to_resume(Path(outcome.folder), remedy)}"
-    elif signal_name is not None:
-        outcome.status, outcome.signal = "interrupted", signal_name
-        outcome.message = f"stopped by {signal_name} at step {state.step}; {_how_to_resume(Path(outcome.folder))}"
-    outcome.metrics = {key: value if math.isfinite(value) else None for key, value in state.metrics.items()}
-    if state.best is not None:
-        outcome.best = {state.task.monitor: state.best, "step": state.best_step}
 
 
 def _report_unreadable(photos: Photos, folder: Path) -> None:

@@ -61,7 +61,7 @@ class AutoencoderSection(ModelSection):
 
     init: str | None = setting(None, *INITIALISATIONS)  # a waves… model always has plane waves
     spectrum: str | None = None  # JSON file of `finola spectrum` that ranks the waves of the initialisation
-    transition_scale: float = 1.0  # factor of the initial random A and B, or of the other matrices of the transition
+    transition_scale: float = setting(1.0, low=1e-9)  # factor of the initial A and B, or of other matrices
     compile: bool = False
 
 

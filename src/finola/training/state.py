@@ -124,16 +124,15 @@ class State:
 
     def state_dict(self) -> dict[str, Any]:
         """The content of a checkpoint: whole tensors on the CPU, alike for one process, DDP and FSDP."""
+        optimiser = None
+        if self.optimiser.state:  # PyTorch would take a step to fill an empty one
+            optimiser = get_optimizer_state_dict(self.task, self.optimiser, options=WHOLE)
         return {name: getattr(self, name) for name in COUNTERS} | {
             "task": get_model_state_dict(self.task, options=WHOLE),
-            "optimiser": self._optimiser_state(),
+            "optimiser": optimiser,
             "average": None if self.average is None else self.average.state_dict(),
             "random": gather_objects(capture()),  # of every rank
         }
-
-    def _optimiser_state(self) -> dict[str, Any] | None:
-        """State of the optimiser; None before the first step, where PyTorch would take one to fill it."""
-        return get_optimizer_state_dict(self.task, self.optimiser, options=WHOLE) if self.optimiser.state else None
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
         """Continue from a checkpoint. Ranks that it does not know get new random numbers."""

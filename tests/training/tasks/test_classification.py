@@ -12,6 +12,7 @@ from PIL import Image
 from training.runs import COMMON, loss_curve, start, weights
 
 from finola.data import Batch
+from finola.data.transforms import erase, mix
 from finola.errors import InputError
 from finola.heads import Classifier, ranks
 from finola.hub import bundled_models
@@ -21,7 +22,6 @@ from finola.training.data import per_pass
 from finola.training.loading import list_recipes
 from finola.training.optim import peak_lr
 from finola.training.tasks.base import build_task
-from finola.training.tasks.classification import erase, mix
 
 OWN = (
     *COMMON,

@@ -6,6 +6,7 @@ import importlib
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from finola.errors import InputError
 from finola.metrics import quality
 from finola.training.data import Photos
 from finola.training.devices import gather_objects
-from finola.training.init import freeze, is_frozen, resolve_encoder
+from finola.training.init import resolve_encoder
+from finola.training.optim import freeze, matches
 from finola.training.recipe import Recipe
 
 
@@ -66,18 +68,15 @@ class Task(nn.Module):
 
     def validate(self, batches: Iterator[Any], dataset: PhotoDataset) -> dict[str, float]:
         """Validation metrics `val/…` of the batches of `dataset`: means over the images of all processes."""
-        sums: dict[str, tuple[float, int]] = {}
-        for batch in self.keeping_samples(batches):
-            for name, values in self.measure(batch).items():
-                total, count = sums.get(name, (0.0, 0))
-                sums[name] = total + float(values.double().sum()), count + len(values)
-        ranks = gather_objects(sums)
-        names = dict.fromkeys(name for rank in ranks for name in rank)
-        found = {name: [rank[name] for rank in ranks if name in rank] for name in names}
-        return {
-            f"val/{name}": sum(total for total, _ in parts) / max(1, sum(count for _, count in parts))
-            for name, parts in found.items()
-        }
+        measured = [
+            (name, values.tolist())
+            for batch in self.keeping_samples(batches)
+            for name, values in self.measure(batch).items()
+        ]
+        collected: dict[str, list[float]] = {}
+        for name, values in chain(*gather_objects(measured)):
+            collected.setdefault(name, []).extend(values)
+        return {f"val/{name}": sum(values) / max(1, len(values)) for name, values in collected.items()}
 
     def keeping_samples(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield batches, and keep the images of the first one for sample images."""
@@ -101,7 +100,7 @@ class Task(nn.Module):
         patterns = self.recipe.model.frozen
         for name, module in self.model.named_modules() if patterns else ():
             inside = [f"{name}.{key}".removeprefix(".") for key, _ in module.named_parameters()]
-            if inside and all(is_frozen(key, patterns) for key in inside):
+            if inside and all(matches(key, patterns) for key in inside):
                 module.eval()
 
 

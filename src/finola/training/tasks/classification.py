@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from finola.data import Batch
+from finola.data.transforms import erase, mix
 from finola.errors import InputError
 from finola.heads import Classifier, ranks
 from finola.training.data import Photos
@@ -69,23 +69,3 @@ class Classify(Task):
         if len(self.model.classes) > 5:
             metrics["accuracy_5"] = (label_ranks < 5).float()
         return metrics
-
-
-def mix(images: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
-    """Apply mixup or cutmix to a batch; labels become probabilities (N, classes)."""
-    from torchvision.transforms import v2  # uses torch's random generator, so that resuming is exact
-
-    transforms = [(v2.MixUp, mixup), (v2.CutMix, cutmix)]
-    chosen = [transform(alpha=alpha, num_classes=classes) for transform, alpha in transforms if alpha > 0]
-    mixed: tuple[Tensor, Tensor] = chosen[int(torch.randint(len(chosen), ()))](images, labels)
-    return mixed
-
-
-def erase(images: Tensor, share: float) -> Tensor:
-    """Random erasing: replace a random box by noise in each image with probability `share`."""
-    if not share:
-        return images
-    from torchvision.transforms import v2
-
-    erasing = v2.RandomErasing(p=share, value="random")
-    return torch.stack([erasing(image) for image in images]).clamp(0, 1)

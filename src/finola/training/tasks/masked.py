@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from finola.data import Batch
+from finola.hub import WEIGHTS
 from finola.masked import MaskedFinola, Prediction, masked_loss, random_places
-from finola.training.init import initialise_masked
+from finola.serialization import load_weights, read_weights
+from finola.training.init import find_weights_folder
 from finola.training.recipe import MaskedRecipe
 from finola.training.tasks.base import Task
 
@@ -22,7 +24,8 @@ class Masked(Task):
     def build(recipe: MaskedRecipe, initialise: bool = True) -> MaskedFinola:
         model = MaskedFinola(recipe.model.name, recipe.mask.variant, one_jump=recipe.mask.one_jump)
         if initialise and recipe.model.weights is not None:
-            initialise_masked(model, recipe.model.weights)
+            file = find_weights_folder(recipe.model.weights) / WEIGHTS
+            load_weights(model, read_weights(file), file)  # of any image size, since no weight depends on it
         return model
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:

@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from typing import ClassVar
 
 import torch
-import torch.distributed
-from torch import Tensor, nn
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
 
 from finola.data import Batch
-from finola.encoders import build_encoder
-from finola.errors import require
-from finola.serialization import Pretrained
+from finola.heads.contrastive import MoCo
 from finola.training.devices import is_distributed
 from finola.training.init import initialise_encoder
 from finola.training.recipe import MocoRecipe
 from finola.training.tasks.base import Task
-
-
-class MoCo(nn.Module, Pretrained, tags=["finola", "self-supervised"]):
-    """An encoder with projection head, and the momentum copies of both that compute keys."""
-
-    model_type = "encoder"
-
-    def __init__(self, encoder: str, image_size: int = 224, size: int = 128) -> None:
-        super().__init__()
-        require("lightly")
-        from lightly.models.modules import MoCoProjectionHead
-
-        self.encoder = build_encoder(encoder, (image_size, image_size))
-        channels = int(self.encoder.channels)  # type: ignore[arg-type]
-        self.projection = MoCoProjectionHead(channels, channels, size)
-        self.slow = nn.ModuleList([copy.deepcopy(self.encoder), copy.deepcopy(self.projection)]).requires_grad_(False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute normalised queries (N, size)."""
-        out: Tensor = self.projection(self.encoder(images).mean((2, 3)))
-        return nn.functional.normalize(out, dim=1)
-
-    @torch.no_grad()
-    def keys(self, images: Tensor) -> Tensor:
-        """Compute normalised keys (N, size) with the momentum encoder."""
-        encoder, projection = self.slow
-        out: Tensor = projection(encoder(images).mean((2, 3)))
-        return nn.functional.normalize(out, dim=1)
-
-    def update_momentum_encoder(self, momentum: float) -> None:
-        """Update the momentum copies of encoder and projection head."""
-        from lightly.models.utils import update_momentum
-
-        update_momentum(self.encoder, self.slow[0], momentum)
-        update_momentum(self.projection, self.slow[1], momentum)
 
 
 class Contrast(Task):
@@ -75,7 +38,7 @@ class Contrast(Task):
         super().__init__(recipe, initialise)
         shape = (recipe.moco.queue_size, recipe.moco.projection_dim)
         random = torch.randn(shape, generator=torch.Generator().manual_seed(recipe.seed))  # equal in all processes
-        self.register_buffer("queue", nn.functional.normalize(random, dim=1))
+        self.register_buffer("queue", F.normalize(random, dim=1))
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))
 
     @staticmethod
@@ -87,22 +50,21 @@ class Contrast(Task):
         return model
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        section, (rank, world) = self.recipe.moco, _processes()
+        section, rank = self.recipe.moco, dist.get_rank() if is_distributed() else 0
         self.model.update_momentum_encoder(section.momentum)
         first, second = images[0::2], images[1::2]
         photos = len(first)
         groups = max(1, photos // section.norm_batch_size)
         queries = torch.cat([self.model(group) for group in first.chunk(groups)])
-        # The sampler gives consecutive photos of a step to each process.
-        of_step = _gathered(second).flatten(0, 1)
-        own = range(rank * groups, (rank + 1) * groups)
-        keys = _gathered(torch.stack([self.model.keys(of_step[group :: groups * world]) for group in own]))
+        views = _gathered(second)  # the sampler gives consecutive photos of a step to each process
+        of_step, stride, own = views.flatten(0, 1), groups * len(views), range(rank * groups, (rank + 1) * groups)
+        keys = _gathered(torch.stack([self.model.keys(of_step[group::stride]) for group in own]))
         keys = keys.flatten(0, 1).transpose(0, 1).flatten(0, 1)  # in the order of the step
         positive = (queries * keys[rank * photos : (rank + 1) * photos]).sum(1, keepdim=True)
         logits = torch.cat([positive, queries @ self.queue.T.clone()], 1) / section.temperature
         target = torch.zeros(photos, dtype=torch.int64, device=logits.device)
         self._enqueue(keys)
-        return {"contrast": nn.functional.cross_entropy(logits, target)}
+        return {"contrast": F.cross_entropy(logits, target)}
 
     def _enqueue(self, keys: Tensor) -> None:
         """Replace the oldest keys."""
@@ -118,16 +80,10 @@ class Contrast(Task):
         return {"retrieval_accuracy": correct[~batch.replaced].float()}
 
 
-def _processes() -> tuple[int, int]:
-    """Rank of this process and number of processes."""
-    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if is_distributed() else (0, 1)
-
-
 def _gathered(x: Tensor) -> Tensor:
     """Stack the tensors of all processes: (N, …) → (processes, N, …), without gradient."""
-    _, world = _processes()
-    if world == 1:
+    if not is_distributed():
         return x[None]
-    parts = [torch.empty_like(x) for _ in range(world)]
-    torch.distributed.all_gather(parts, x.contiguous())
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
     return torch.stack(parts)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from finola.autoencoder import Autoencoder
+from finola.codec.elastic_coder import ROUNDING, approximate_costs
 from finola.data import Batch, CentreCrop, PhotoDataset
 from finola.data.sources import evenly
 from finola.elastic import encoder_of
@@ -28,9 +29,6 @@ from finola.wave.codebook_fit import fit_codebook
 
 ERROR_FLOOR = 2e-4  # of the linear error, 37 dB: limits the weight of flat images
 PHOTO_SIDE = 256  # centre crops of photos for the codebook; latents are counted for this size
-ROUNDING = 0.35  # added before truncation, as rate–distortion optimised quantisation does on average
-BITS_PER_NONZERO = 5.0  # approximate cost of a non-zero coefficient besides its magnitude
-LAMBDA = 0.12  # squared error in units of the squared step per bit
 
 
 class Nets(Task):
@@ -92,7 +90,8 @@ class Nets(Task):
         quantised = (torch.rand(n) < loss.quantised_fraction).to(p.device).repeat_interleave(per_image)
         lengths = codebook.lengths.repeat(len(codebook.bases))
         choice = (codebook.errors(rotated).flatten(1) + lagrangian[:, None] * lengths).argmin(1)
-        index = torch.where(quantised, _cheapest_basis(rotated, step), choice // len(codebook.lengths))
+        cheapest = approximate_costs(rotated, step[:, None, None]).argmin(1)
+        index = torch.where(quantised, cheapest, choice // len(codebook.lengths))
         filtered = codebook.coordinates(cut(encoder.prefilter(images), tile)[0])
         values = codebook.encode(filtered, index, lengths[choice]).values
         own = codebook.components(p, index)
@@ -108,12 +107,3 @@ def _log_uniform(count: int, limits: list[float]) -> Tensor:
     """Random numbers (count,) between two limits, uniform in the logarithm."""
     low, high = (math.log(limit) for limit in limits)
     return (low + (high - low) * torch.rand(count)).exp()
-
-
-def _cheapest_basis(rotated: Tensor, step: Tensor) -> Tensor:
-    """Basis of each tile with the least error plus approximate rate, for components (T, G, D) and steps (T,)."""
-    scaled = rotated / step[:, None, None]
-    levels = (scaled.abs() + ROUNDING).floor()
-    error = (scaled.abs() - levels).square().sum(2)
-    bits = BITS_PER_NONZERO * (levels > 0).sum(2) + 2 * levels.clamp_min(1).log2().sum(2)
-    return (error + LAMBDA * bits).argmin(1)

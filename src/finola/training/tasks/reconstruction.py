@@ -12,8 +12,9 @@ from torch import Tensor
 
 from finola.autoencoder import Autoencoder
 from finola.data import Batch, PhotoDataset
+from finola.errors import InputError
 from finola.model_zoo import create
-from finola.training.init import initialise_autoencoder, scale_transition
+from finola.training.init import initialise_autoencoder
 from finola.training.recipe import ReconstructionRecipe
 from finola.training.sections import AutoencoderSection
 from finola.training.tasks.base import Task, measure_images
@@ -71,8 +72,14 @@ def build_model(section: AutoencoderSection, initialise: bool = True) -> Autoenc
     model = create(section.name, section.init)
     if not initialise:
         return model
-    if section.transition_scale != 1:
-        scale_transition(model, section.transition_scale)
+    if (factor := section.transition_scale) != 1:
+        if model.config.is_waves or "transition" not in model._modules:
+            raise InputError(f"model.transition_scale is {factor}, but {model.config} has no random matrices to scale.")
+        # Every step adds A ẑ to z, so that with the default matrices the map varies several times as much as q, and the
+        # first hundred steps of training only undo this.
+        with torch.no_grad():
+            for parameter in model.transition.parameters():
+                parameter.mul_(factor)
     if section.spectrum is not None:
         from finola.wave.initialisation import initialise_waves
         from finola.wave.spectrum import Spectrum
