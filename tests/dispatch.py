@@ -15,6 +15,7 @@ WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_
 class Dispatched(TorchDispatchMode):
     """Collect the names of all operations. Those whose result the host must wait for are `waits`.
 
+    >>> import torch
     >>> with Dispatched() as dispatched:
     ...     bool(torch.zeros(1)), torch.rand(3)[torch.ones(3, dtype=torch.bool)]
     >>> dispatched.waits

@@ -15,7 +15,14 @@ ROOT = Path(finola.__file__).parent
 LAYERS = (
     {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
     | {"paper.definitions", "paper.recipes", "paper.tables"}
-    | {"paper.figures", "paper.recognition", "paper.tables_main", "paper.tables_appendix", "paper.tables_recognition"}
+    | {
+        "paper.evidence",
+        "paper.figures",
+        "paper.recognition",
+        "paper.tables_main",
+        "paper.tables_appendix",
+        "paper.tables_recognition",
+    }
     | {"image_io", "image_checks", "checks", "pixel_net", "layers", "serialization", "hub", "workers"},
     {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
     | {"model_zoo", "model_counts"},

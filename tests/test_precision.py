@@ -21,7 +21,7 @@ from finola.heads.detector import Detector
 from finola.heads.mask_rcnn import Segmenter
 from finola.hub import UNTRAINED, bundled_models
 from finola.masked import MaskedFinola, masked_loss, random_places
-from finola.model_zoo import PAPER
+from finola.paper.tables import MODELS
 
 TYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 PRECISIONS = [*TYPES, "autocast"]
@@ -36,7 +36,7 @@ def small(name: str) -> str:
 
 
 NAMES = sorted(
-    {small(name) for names in PAPER.values() for name in names}
+    {small(name) for names in MODELS.values() for name in names if "@" in name}
     | {small(name) for name in (*UNTRAINED, *UNTRAINED.values())}
     | {
         "mf-w720/16x2@8:32+commuting",

@@ -309,7 +309,7 @@ def _check_features(model: Autoencoder, features: str | None, size: Size | None)
         return
     if getattr(model.encoder, "returns_q", False):
         raise InputError(
-            f"The encoder of {model.label} gives q without a feature map; use one with a pooled encoder, such as mf-w720."
+            f"The encoder of {model.label} gives q without a feature map; use one with pooling, such as mf-w720."
         )
     if size != model.config.image_size:
         raise InputError("Features need one tile per photo; remove crop and whole.")

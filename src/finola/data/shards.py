@@ -159,7 +159,7 @@ def _locked(path: Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    with path.open("w") as stream:
+    with path.open("wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
