@@ -17,7 +17,7 @@ class Dispatched(TorchDispatchMode):
 
     >>> import torch
     >>> with Dispatched() as dispatched:
-    ...     bool(torch.zeros(1)), torch.rand(3)[torch.ones(3, dtype=torch.bool)]
+    ...     found = bool(torch.zeros(1)), torch.rand(3)[torch.ones(3, dtype=torch.bool)]
     >>> dispatched.waits
     ['_local_scalar_dense', 'nonzero']
     """
