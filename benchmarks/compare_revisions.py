@@ -1,6 +1,9 @@
 """Speed of propagation before and after a change, as fractions of GEMM throughput measured in the same run.
 
 python benchmarks/compare_revisions.py REVISION [--rounds 3] [-o results/compare-revisions.json]
+python benchmarks/compare_revisions.py REVISION --train "tile32 model.weights=tile32" masked/b-w720-128
+
+With `--train`, the images per second of training runs on the data in FINOLA_DATA are compared instead.
 
 The revision is checked out beside the working tree. Both versions run in turns, each in a fresh process, so that a
 drift of the speed of the machine affects both alike.
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -20,12 +24,18 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 REPEATS = 5
+SHORT = (
+    *("trainer.max_time=null", "schedule.clock=steps", "trainer.max_steps=40", "trainer.validate_first=false"),
+    *("data.val_limit=2", "data.num_workers=0", "logging.every_steps=40"),
+)
+"""Overrides of training runs that are compared."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revision", help="git revision to compare the working tree with")
     parser.add_argument("--rounds", type=int, default=3, help="processes per version (default: 3)")
+    parser.add_argument("--train", nargs="+", metavar="RUN", help="recipes with their overrides, each in quotes")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -41,7 +51,7 @@ def main() -> None:
             for number in range(args.rounds):
                 for name, tree in trees.items():
                     print(f"round {number + 1} of {args.rounds}: {name}", file=sys.stderr)
-                    rounds[name].append(run(tree))
+                    rounds[name].append(train(tree, args.train) if args.train else run(tree))
         finally:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", before], check=True)
     result = {"revision": args.revision, "cpu": cpu_model(), "rows": summary(rounds)}
@@ -49,6 +59,17 @@ def main() -> None:
         print(f"{row['case']}: before {row['before']:.2f}, after {row['after']:.2f}, ratio {row['ratio']:.2f}")
     if args.output:
         args.output.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def train(tree: Path, runs: list[str]) -> dict[str, float]:
+    """Images per second of short training runs, without validation, by finola from `tree`."""
+    environment, found = os.environ | {"PYTHONPATH": str(tree / "src")}, {}
+    for words in runs:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "finola.cli", "train", *shlex.split(words), *SHORT, "--json", "--out"]
+            done = subprocess.run([*command, f"{folder}/run"], env=environment, check=True, capture_output=True)
+            found[words] = float(json.loads(done.stdout)["images_per_second"])
+    return found
 
 
 def run(tree: Path) -> dict[str, float]:
