@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         from speed.training import bench_training
 
-        from finola.training.loading import load_recipe
+        from finola.recipes.loading import load_recipe
 
         result = bench_training(load_recipe(args.what or "smoke", args.overrides))
     if args.json:

@@ -68,7 +68,7 @@ class Samples:
     def _recipe(self) -> dict[str, Any]:
         from dataclasses import asdict
 
-        from finola.training.loading import load_recipe
+        from finola.recipes.loading import load_recipe
 
         return asdict(load_recipe("smoke"))
 
@@ -186,7 +186,7 @@ def read_tables(samples: Samples, rng: random.Random, folder: Path) -> None:
 def read_recipe(samples: Samples, rng: random.Random, folder: Path) -> None:
     import yaml
 
-    from finola.training.loading import load_recipe
+    from finola.recipes.loading import load_recipe
 
     overrides, path = [], folder / "theirs.yaml"
     tree = samples.get("recipe")

@@ -14,7 +14,7 @@ import torch
 
 from finola.cli import build_parser
 from finola.errors import EXTRAS
-from finola.training.loading import list_recipes, load_recipe
+from finola.recipes.loading import list_recipes, load_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

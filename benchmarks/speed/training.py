@@ -15,10 +15,10 @@ from torch import Tensor
 from finola.autoencoder import Autoencoder
 from finola.config import ModelConfig
 from finola.data import Batch
+from finola.recipes.recipe import Recipe, ReconstructionRecipe
+from finola.recipes.sections import LossSection
 from finola.training.devices import build_fabric, seed_all
 from finola.training.optim import build_optimiser
-from finola.training.recipe import Recipe, ReconstructionRecipe
-from finola.training.sections import LossSection
 from finola.training.tasks.base import Task, build_task, task_class
 from speed.machine import fit_line, flops, gemm_rate, peak_memory, synchronise, timed
 from speed.roofline import bounds

@@ -22,7 +22,7 @@ from finola.paper.report import judge
 from finola.paper.run import Job, jobs_of, plan
 from finola.paper.tables import EVERYTHING, FIGURES, ROWS, TABLES, number, quoted_numbers
 from finola.paper.verdict import FAILS, NOT_RUN, WEAKLY, verdict
-from finola.training.loading import load_recipe
+from finola.recipes.loading import load_recipe
 
 ROOT = Path(__file__).parents[2]
 RUNS = {name: claim for name, claim in CLAIMS.items() if not claim.source}

@@ -15,9 +15,9 @@ from finola.config import ModelConfig
 from finola.data import Batch
 from finola.paper.recipes import canonical
 from finola.paper.tables import MODELS
-from finola.training.loading import list_recipes, load_recipe, settings_of
+from finola.recipes.loading import list_recipes, load_recipe, settings_of
+from finola.recipes.recipe import MocoRecipe, Recipe
 from finola.training.optim import build_optimiser, peak_lr
-from finola.training.recipe import MocoRecipe, Recipe
 from finola.training.tasks.base import build_task
 
 RECIPES = list_recipes()
@@ -166,7 +166,7 @@ def test_a_file_may_be_based_on_a_generated_recipe(tmp_path: Path) -> None:
 
 def test_reading_recipes_does_not_import_torch() -> None:
     code = (
-        "import sys; from finola.training.loading import list_recipes, load_recipe; "
+        "import sys; from finola.recipes.loading import list_recipes, load_recipe; "
         "list_recipes(); load_recipe('paper/channels/512'); load_recipe('smoke'); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import finola
+from finola.recipes.recipe import Recipe
 from finola.training import load_recipe, loop, train
 from finola.training.checkpoint import read_checkpoint
 from finola.training.data import Photos
 from finola.training.log import read_curve
-from finola.training.recipe import Recipe
 from finola.training.run import Outcome
 from finola.training.state import State
 

@@ -18,9 +18,9 @@ from finola.config import ModelConfig
 from finola.errors import CorruptFileError, InputError
 from finola.heads import Classifier
 from finola.masked import MaskedFinola
+from finola.recipes.sections import AutoencoderSection, ModelSection
 from finola.training import load_recipe, train
 from finola.training.init import initialise_head
-from finola.training.sections import AutoencoderSection, ModelSection
 from finola.training.state import Average
 from finola.training.tasks.base import build_task
 from finola.training.tasks.reconstruction import build_model

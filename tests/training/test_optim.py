@@ -13,9 +13,9 @@ import finola
 from finola.data import RandomCrop, open_data
 from finola.errors import InputError
 from finola.heads import Classifier
+from finola.recipes.recipe import Recipe
+from finola.recipes.sections import GroupSection, OptimiserSection, ScheduleSection
 from finola.training.optim import MuonAdamW, build_optimiser, lr_factor, orthogonalised, parameter_groups, peak_lr
-from finola.training.recipe import Recipe
-from finola.training.sections import GroupSection, OptimiserSection, ScheduleSection
 
 WAVES = "waves+conv/32x1@4:16"
 

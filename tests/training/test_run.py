@@ -22,9 +22,9 @@ from finola.cli import main
 from finola.errors import InputError, UnknownNameError
 from finola.image_io import read_photo
 from finola.paper.recipes import GROUPS, STARTING_POINTS
+from finola.recipes.loading import list_recipes
 from finola.training import checkpoint, devices, load_recipe, log, train
 from finola.training.checkpoint import read_checkpoint
-from finola.training.loading import list_recipes
 from finola.training.log import Curve, read_curve
 from finola.training.run import WriteError
 from finola.training.state import State

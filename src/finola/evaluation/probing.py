@@ -19,10 +19,10 @@ from finola.data import CentreCrop, make_loader, open_data
 from finola.data.sources import evenly
 from finola.errors import InputError
 from finola.heads import build_head
+from finola.recipes.loading import load_recipe
+from finola.recipes.recipe import ClassifyRecipe
 from finola.training.devices import seed_all
-from finola.training.loading import load_recipe
 from finola.training.optim import build_optimiser, lr_factor
-from finola.training.recipe import ClassifyRecipe
 
 RECIPES = {
     "lin": "probe/lin-w720-128",

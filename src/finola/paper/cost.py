@@ -8,8 +8,8 @@ from functools import cache
 from finola.config import MOBILE_FORMERS, nearest
 from finola.errors import InputError, UnknownNameError
 from finola.model_counts import Count, count_classifier, count_masked, sizes
-from finola.training.recipe import ClassifyRecipe, MaskedRecipe, MocoRecipe, NetsRecipe, Recipe, ReconstructionRecipe
-from finola.training.sections import seconds
+from finola.recipes.recipe import ClassifyRecipe, MaskedRecipe, MocoRecipe, NetsRecipe, Recipe, ReconstructionRecipe
+from finola.recipes.sections import seconds
 
 TRAINING_FACTOR = 3
 """Multiply–adds of a training step relative to a forward pass: the backward pass costs twice as much."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from finola.files import write_json
 from finola.paper.definitions import LATENT_METRICS, PROBE_METRICS, WAVE_METRICS
 from finola.paper.probes import probe_encoder
-from finola.training.recipe import Recipe
+from finola.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,7 +99,7 @@ def _model_and_images(run: Path, split: str, count: int) -> tuple[Autoencoder, T
     import finola
     from finola.data import CentreCrop, open_data
     from finola.data.sources import evenly
-    from finola.training.loading import RECIPE, load_recipe
+    from finola.recipes.loading import RECIPE, load_recipe
 
     recipe: Any = load_recipe(run / RECIPE)
     model = finola.load(run / "model")
@@ -112,7 +112,7 @@ def _model_and_images(run: Path, split: str, count: int) -> tuple[Autoencoder, T
 def _klt(run: Path) -> dict[str, float]:
     """PSNR of a KLT with as many components as the model has latents, fitted to training crops of the same kind."""
     from finola.config import ModelConfig
-    from finola.training.loading import RECIPE, load_recipe, settings_of
+    from finola.recipes.loading import RECIPE, load_recipe, settings_of
 
     recipe: Any = load_recipe(run / RECIPE)
     config = ModelConfig.parse(recipe.model.name)
@@ -129,8 +129,8 @@ def _psnr_of_klt(settings: tuple[str, ...], components: int) -> float:
 
     from finola.baselines.klt import fit_klt
     from finola.metrics import psnr
+    from finola.recipes.loading import load_recipe
     from finola.training.data import Photos
-    from finola.training.loading import load_recipe
 
     recipe: Any = load_recipe("fit", settings)
     photos = Photos(recipe)
@@ -147,7 +147,7 @@ def _train_mode_psnr(run: Path) -> dict[str, float]:
     import torch
 
     from finola.metrics import psnr
-    from finola.training.loading import RECIPE, load_recipe
+    from finola.recipes.loading import RECIPE, load_recipe
 
     model, images = _model_and_images(run, "train", TRAIN_PHOTOS)
     with torch.no_grad(), _one_thread():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from finola.training.recipe import Recipe
+    from finola.recipes.recipe import Recipe
 
 EPOCHS = 3
 """Epochs of fine-tuning, and of reconstruction with the frozen encoder."""
@@ -22,7 +22,7 @@ def probe_encoder(run: Path) -> dict[str, float]:
     from finola.evaluation.probing import accuracy, extract, head_recipe, knn, train_head
     from finola.heads import Classifier
     from finola.model_zoo import load_encoder
-    from finola.training.loading import RECIPE, load_recipe
+    from finola.recipes.loading import RECIPE, load_recipe
 
     recipe = load_recipe(run / RECIPE)
     data, (size, _), seed = recipe.data.path, recipe.image_size, recipe.seed

@@ -26,8 +26,8 @@ from finola.paper.definitions import PROBE_METRICS, Claim, Same
 from finola.paper.measure import machine, measure, minutes, validation_curve
 from finola.paper.recipes import canonical
 from finola.paper.tables import ROWS, quoted_numbers
-from finola.training.loading import load_recipe, settings_of
-from finola.training.recipe import Recipe
+from finola.recipes.loading import load_recipe, settings_of
+from finola.recipes.recipe import Recipe
 
 RUNS, RESULTS = Path("runs/reproduce"), Path("results/reproduce")
 SUMMARY, DATA, MACHINE = "summary.json", "data.json", "machine.json"

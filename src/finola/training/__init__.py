@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from finola.errors import require
 
 if TYPE_CHECKING:
-    from finola.training.loading import list_recipes as list_recipes
-    from finola.training.loading import load_recipe as load_recipe
+    from finola.recipes.loading import list_recipes as list_recipes
+    from finola.recipes.loading import load_recipe as load_recipe
+    from finola.recipes.recipe import Recipe as Recipe
     from finola.training.model_export import export as export
-    from finola.training.recipe import Recipe as Recipe
     from finola.training.run import Outcome as Outcome
     from finola.training.run import train as train
 
 _MODULES = {
     "Outcome": "finola.training.run",
-    "Recipe": "finola.training.recipe",
+    "Recipe": "finola.recipes.recipe",
     "export": "finola.training.model_export",
-    "list_recipes": "finola.training.loading",
-    "load_recipe": "finola.training.loading",
+    "list_recipes": "finola.recipes.loading",
+    "load_recipe": "finola.recipes.loading",
     "train": "finola.training.run",
 }
 __all__ = ["Outcome", "Recipe", "export", "list_recipes", "load_recipe", "train"]

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from finola.errors import CorruptFileError, InputError, first_line
 from finola.files import replacing
+from finola.recipes.loading import RECIPE, load_recipe, save_recipe, settings_of
+from finola.recipes.recipe import Recipe
 from finola.training.devices import is_first_process, print_on_rank_zero
-from finola.training.loading import RECIPE, load_recipe, save_recipe, settings_of
-from finola.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from finola.training.state import State

@@ -13,7 +13,7 @@ from finola.data.loader import outlive_signals
 from finola.data.sources import evenly
 from finola.data.transforms import training_crop
 from finola.errors import InputError
-from finola.training.recipe import CropRecipe, Recipe
+from finola.recipes.recipe import CropRecipe, Recipe
 
 
 class Photos:

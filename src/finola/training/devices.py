@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from finola.errors import InputError
 from finola.layers import BATCH_NORMS
-from finola.training.sections import TrainerSection
+from finola.recipes.sections import TrainerSection
 
 T = TypeVar("T", bound=nn.Module)
 

@@ -12,10 +12,10 @@ from finola.autoencoder import Autoencoder
 from finola.errors import InputError, MissingFileError
 from finola.hub import WEIGHTS, encoder_name, read_config, resolve
 from finola.model_zoo import load
+from finola.recipes.recipe import Recipe
+from finola.recipes.sections import ModelSection
 from finola.serialization import load_weights, read_weights
 from finola.training.devices import print_on_rank_zero
-from finola.training.recipe import Recipe
-from finola.training.sections import ModelSection
 from finola.wave.initialisation import wave_basis
 
 R = TypeVar("R", bound=Recipe)

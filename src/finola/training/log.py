@@ -16,9 +16,9 @@ from torch import Tensor
 from finola.errors import require
 from finola.files import replacing
 from finola.image_io import save_photo
+from finola.recipes.sections import seconds
 from finola.training.checkpoint import CURVE
 from finola.training.devices import now
-from finola.training.sections import seconds
 from finola.training.state import State
 
 

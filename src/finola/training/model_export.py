@@ -10,12 +10,12 @@ from finola.config import show_size
 from finola.errors import MissingFileError
 from finola.files import write_tensors, write_text
 from finola.hub import WEIGHTS
+from finola.recipes.loading import RECIPE, load_recipe
+from finola.recipes.recipe import ObjectRecipe, Recipe
+from finola.recipes.sections import CropSection
 from finola.serialization import FULL_PRECISION, load_weights
 from finola.training.checkpoint import BEST, CURVE, LAST, read_checkpoint
-from finola.training.loading import RECIPE, load_recipe
 from finola.training.log import read_curve
-from finola.training.recipe import ObjectRecipe, Recipe
-from finola.training.sections import CropSection
 from finola.training.tasks.base import task_class
 
 HALF_BUFFER = "codebook.bases"  # rotations: the error of half precision is 70 dB below the image

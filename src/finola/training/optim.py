@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from finola.config import nearest
 from finola.errors import InputError
+from finola.recipes.recipe import Recipe
+from finola.recipes.sections import GroupSection, OptimiserSection, ScheduleSection
 from finola.training.devices import divide_like, gather
-from finola.training.recipe import Recipe
-from finola.training.sections import GroupSection, OptimiserSection, ScheduleSection
 
 COMMON = "common"
 

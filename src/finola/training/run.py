@@ -16,15 +16,15 @@ import torch.distributed
 
 from finola.errors import FinolaError
 from finola.files import write_json, write_text
+from finola.recipes.loading import RECIPE
+from finola.recipes.recipe import Recipe
 from finola.training.checkpoint import LAST, SUMMARY, RunDirectory
 from finola.training.data import Photos
 from finola.training.devices import build_fabric, count_devices, is_distributed, now, seed_all, synchronise_norms
 from finola.training.init import resolve_encoder
-from finola.training.loading import RECIPE
 from finola.training.log import Log
 from finola.training.loop import fit
 from finola.training.model_export import export
-from finola.training.recipe import Recipe
 from finola.training.state import State
 from finola.training.tasks.base import Diverged, build_task, task_class
 

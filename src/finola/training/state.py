@@ -20,15 +20,15 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from finola.errors import CorruptFileError
+from finola.recipes.sections import seconds
 from finola.training.data import Photos
 from finola.training.devices import divide_like, gather, gather_objects, seed_all, unshard
 from finola.training.init import same_shapes
 from finola.training.optim import build_optimiser, lr_factor
-from finola.training.sections import seconds
 from finola.training.tasks.base import Diverged, Task
 
 if TYPE_CHECKING:
-    from finola.training.recipe import Recipe
+    from finola.recipes.recipe import Recipe
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 COUNTERS = ("step", "epoch", "batch", "seconds", "best", "best_step", "validated_step", "metrics")

@@ -17,9 +17,9 @@ from finola.errors import InputError
 from finola.heads import Classifier, ranks
 from finola.hub import bundled_models
 from finola.model_zoo import load_encoder
+from finola.recipes.loading import list_recipes
 from finola.training import load_recipe, train
 from finola.training.data import per_pass
-from finola.training.loading import list_recipes
 from finola.training.optim import peak_lr
 from finola.training.tasks.base import build_task
 

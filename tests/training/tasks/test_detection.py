@@ -17,8 +17,8 @@ from finola.errors import InputError
 from finola.evaluation.detection import detect
 from finola.image_io import open_photo
 from finola.model_zoo import load_detector, load_encoder
+from finola.recipes.loading import list_recipes, settings_of
 from finola.training import load_recipe, train
-from finola.training.loading import list_recipes, settings_of
 from finola.training.log import read_curve
 from finola.training.optim import build_optimiser
 from finola.training.tasks.base import build_task

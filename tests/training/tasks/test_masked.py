@@ -9,9 +9,9 @@ import torch
 from training.runs import COMMON, weights
 
 from finola.masked import MaskedFinola, random_places
+from finola.recipes.recipe import Recipe
 from finola.training import load_recipe, train
 from finola.training.log import read_curve
-from finola.training.recipe import Recipe
 
 
 def masked(variant: str, *overrides: str) -> Recipe:

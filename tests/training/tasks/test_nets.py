@@ -10,8 +10,8 @@ from training.runs import COMMON, weights
 
 import finola
 from finola.errors import InputError
+from finola.recipes.recipe import Recipe
 from finola.training import load_recipe, train
-from finola.training.recipe import Recipe
 from finola.training.tasks.nets import Nets
 
 OWN = (

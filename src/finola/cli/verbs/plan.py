@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
     from finola.cli.output import print_json, print_table
     from finola.paper.cost import plan
-    from finola.training.loading import load_recipe
+    from finola.recipes.loading import load_recipe
 
     found = plan(load_recipe(args.recipe, args.overrides), args.images, args.device, args.count)
     if args.json:

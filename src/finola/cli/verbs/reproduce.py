@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from finola.paper.definitions import Claim
     from finola.paper.run import Job
-    from finola.training.recipe import Recipe
+    from finola.recipes.recipe import Recipe
 
 HELP = "reproduce the claims of the paper: run what they need and print ours beside the paper's"
 HOURS = 10
@@ -110,7 +110,7 @@ def _dry_run(args: argparse.Namespace) -> None:
     from finola.paper.claims import commands_of, find_claims, rows_of
     from finola.paper.cost import PLANNED
     from finola.paper.run import jobs_of, plan
-    from finola.training.loading import load_recipe
+    from finola.recipes.loading import load_recipe
 
     commands = commands_of(args.label, args.data)
     try:

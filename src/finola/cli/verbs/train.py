@@ -11,7 +11,7 @@ from finola.errors import InputError
 from finola.locations import user_path
 
 if TYPE_CHECKING:
-    from finola.training.recipe import Recipe
+    from finola.recipes.recipe import Recipe
     from finola.training.run import Outcome
 
 HELP = "train a model from a recipe; runs can be stopped and resumed"
@@ -57,7 +57,7 @@ def _allow_overrides_after_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from finola.paper.recipes import canonical
-    from finola.training.loading import load_recipe
+    from finola.recipes.loading import load_recipe
 
     if args.list is not None:
         _list(args.list, args.json)
@@ -92,8 +92,8 @@ def _check_export(args: argparse.Namespace, recipe: Recipe, out: str) -> None:
 
     from finola.cli.output import WEIGHTS, input_files
     from finola.files import output_paths
+    from finola.recipes.loading import RECIPE
     from finola.training.devices import is_first_process
-    from finola.training.loading import RECIPE
 
     run, own = user_path(out), args.export is None
     folder = run / "model" if own else user_path(args.export)
@@ -139,7 +139,7 @@ def _list(pattern: str, as_json: bool) -> None:
     """Print the recipes whose names match a pattern; without one, recipes to start from, our models and all groups."""
     from finola.cli.output import print_json, print_table
     from finola.paper.recipes import GROUPS, STARTING_POINTS
-    from finola.training.loading import list_recipes, load_recipe
+    from finola.recipes.loading import list_recipes, load_recipe
 
     names = list_recipes()
     if pattern:

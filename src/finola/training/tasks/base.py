@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from finola.data import Batch, PhotoDataset
 from finola.errors import InputError
 from finola.metrics import quality
+from finola.recipes.recipe import Recipe
 from finola.training.data import Photos
 from finola.training.devices import gather_objects
 from finola.training.init import resolve_encoder
 from finola.training.optim import freeze, matches
-from finola.training.recipe import Recipe
 
 
 class Diverged(RuntimeError):

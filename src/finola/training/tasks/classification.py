@@ -12,9 +12,9 @@ from finola.data import Batch
 from finola.data.transforms import erase, mix
 from finola.errors import InputError
 from finola.heads import Classifier, ranks
+from finola.recipes.recipe import ClassifyRecipe, Recipe
 from finola.training.data import Photos
 from finola.training.init import initialise_head
-from finola.training.recipe import ClassifyRecipe, Recipe
 from finola.training.tasks.base import Task
 
 

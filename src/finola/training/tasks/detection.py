@@ -16,10 +16,10 @@ from finola.heads.detection_model import DetectionModel
 from finola.heads.detector import Detector, image_sizes
 from finola.heads.mask_rcnn import Segmenter
 from finola.heads.visualisation import draw_detections
+from finola.recipes.recipe import DetectRecipe, ObjectRecipe, Recipe
 from finola.training.data import Photos
 from finola.training.devices import gather_objects
 from finola.training.init import initialise_head
-from finola.training.recipe import DetectRecipe, ObjectRecipe, Recipe
 from finola.training.tasks.base import Task
 
 MIN_SCORE = 0.5  # of objects drawn in sample images

@@ -8,9 +8,9 @@ from torch import Tensor
 from finola.data import Batch
 from finola.hub import WEIGHTS
 from finola.masked import MaskedFinola, Prediction, masked_loss, random_places
+from finola.recipes.recipe import MaskedRecipe
 from finola.serialization import load_weights, read_weights
 from finola.training.init import find_weights_folder
-from finola.training.recipe import MaskedRecipe
 from finola.training.tasks.base import Task
 
 

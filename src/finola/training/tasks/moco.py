@@ -11,9 +11,9 @@ from torch import Tensor
 
 from finola.data import Batch
 from finola.heads.contrastive import MoCo
+from finola.recipes.recipe import MocoRecipe
 from finola.training.devices import is_distributed
 from finola.training.init import initialise_encoder
-from finola.training.recipe import MocoRecipe
 from finola.training.tasks.base import Task
 
 

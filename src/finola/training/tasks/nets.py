@@ -19,11 +19,11 @@ from finola.data.sources import evenly
 from finola.elastic import encoder_of
 from finola.encoders.waves import WaveEncoder
 from finola.model_zoo import create
+from finola.recipes.recipe import NetsRecipe
 from finola.tiling import cut, join
 from finola.training.data import Photos
 from finola.training.devices import print_on_rank_zero
 from finola.training.init import initialise_autoencoder
-from finola.training.recipe import NetsRecipe
 from finola.training.tasks.base import Task, measure_images
 from finola.wave.codebook_fit import fit_codebook
 

@@ -14,9 +14,9 @@ from finola.autoencoder import Autoencoder
 from finola.data import Batch, PhotoDataset
 from finola.errors import InputError
 from finola.model_zoo import create
+from finola.recipes.recipe import ReconstructionRecipe
+from finola.recipes.sections import AutoencoderSection
 from finola.training.init import initialise_autoencoder
-from finola.training.recipe import ReconstructionRecipe
-from finola.training.sections import AutoencoderSection
 from finola.training.tasks.base import Task, measure_images
 
 HEALTH_IMAGES = 8

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from finola.config import ModelConfig
 from finola.errors import InputError
-from finola.training import sections
-from finola.training.sections import check_limits, seconds, setting
+from finola.recipes import sections
+from finola.recipes.sections import check_limits, seconds, setting
 
 
 @dataclass

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError
-from finola.training.loading import known_keys, list_recipes, load_recipe, save_recipe, settings_of
-from finola.training.recipe import ReconstructionRecipe
-from finola.training.sections import seconds
+from finola.recipes.loading import known_keys, list_recipes, load_recipe, save_recipe, settings_of
+from finola.recipes.recipe import ReconstructionRecipe
+from finola.recipes.sections import seconds
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -20,12 +20,12 @@ import yaml
 from finola.config import nearest
 from finola.errors import CorruptFileError, InputError, MissingFileError, UnknownNameError, first_line, shorten
 from finola.paper.recipes import RECIPES
-from finola.training.recipe import TASKS, Recipe, ReconstructionRecipe
-from finola.training.sections import GroupSection
+from finola.recipes.recipe import TASKS, Recipe, ReconstructionRecipe
+from finola.recipes.sections import GroupSection
 
 RECIPE = "recipe.yaml"
 """File of the resolved recipe in a run directory."""
-FOLDER = Path(__file__).parent / "recipes"
+FOLDER = Path(__file__).parent
 MAX_SIZE = 2**20  # of a file in bytes, or of an override in characters
 MAX_KEY = 200
 MAX_NUMBER = 2**63 - 1
