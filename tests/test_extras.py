@@ -58,7 +58,7 @@ def test_the_core_commands_import_no_optional_dependency(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
-        (["train", "--list"], "train"),
+        (["train", "smoke", "--out", "run"], "train"),
         (["reconstruct", "skimage:astronaut"], "demo"),
         (["reconstruct", "{0..9}.png"], "train"),
         (["waves", "waves/64x1@8:32", "--images", "photo.png", "--plot", "speeds.png"], "plot"),

@@ -149,7 +149,7 @@ def above(low: str, high: str, *, by: float, metric: str = "psnr") -> Check:
 
 def exceeds(row: str, metric: str, bound: str) -> Check:
     """A metric of a row is higher than another one, which is its control."""
-    text = f"{metric} of {{0}} above {bound}"
+    text = f"{metric.upper()} of {{0}} above {bound.upper()}"
     return Check((row, row), (metric, bound), text, lambda value, other: value - other, UNITS.get(metric, metric))
 
 
