@@ -123,8 +123,6 @@ def draw_tab(
         outputs[10:] = gr.Slider(visible=is_elastic(model)), draw_latents(photo, model, latents, effort)
     elif tab == "moves":
         outputs[:5] = _draw_latent_views(photo, other, model, *sliders)
-    elif tab == "growth":
-        outputs[5] = views.message("Press the button to animate the propagation step by step.")
     elif tab == "waves":
         outputs[6:10] = _draw_waves(photo, model)
     return tuple(outputs)
@@ -201,6 +199,11 @@ def draw_latents(photo: Photo | None, model: str, latents: float, effort: float)
     if used < asked:
         words += f" Effort {asked} takes more than about ten seconds for a photo of this size; {used} was used."
     return views.gallery(*figures) + views.message(words)
+
+
+def invite() -> str:
+    """What stands in place of an animation until the button is pressed."""
+    return views.message("Press the button to animate the propagation step by step.")
 
 
 @shows_errors

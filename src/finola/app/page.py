@@ -22,6 +22,7 @@ from finola.app.handlers import (
     draw_mix,
     draw_tab,
     draw_wave,
+    invite,
     load_photo,
     point,
     start,
@@ -115,7 +116,7 @@ def build(uploads: Uploads) -> gr.Blocks:
                     source = gr.HTML(markup.message(""), elem_id="source")
                 with gr.Tab("Grow", id="growth") as growth_tab:
                     grow = gr.Button("Animate the propagation", variant="primary", elem_id="grow")
-                    grown = gr.HTML(_placeholders(1), elem_id="grown")
+                    grown = gr.HTML(invite(), elem_id="grown")
                 with gr.Tab("Waves", id="waves") as waves_tab:
                     wave = _slider("wave", (1, 256, 1), 1, "Wave", "1: strongest in this photo")
                     with gr.Row(equal_height=False):
@@ -136,7 +137,8 @@ def build(uploads: Uploads) -> gr.Blocks:
         current = [tab, photo, other, model, latents, effort, fade, components, mix]
         everything = [*pictures, grown, *seen, latents, latent_pictures]
 
-        # A new photo or model updates the visible tab; other tabs are updated when they are selected.
+        # A new photo or model updates the visible tab; other tabs are updated when they are selected. Selecting a tab
+        # leaves the animation alone: its button may be pressed before the tab is updated.
         changes = (
             page.load(start, settings, [photo, status, compared], **live),
             drop.upload(receive, [drop, *settings], [drop, photo, status, compared], **live),
@@ -144,6 +146,7 @@ def build(uploads: Uploads) -> gr.Blocks:
             model.input(compare, comparing, compared, **live),
         )
         for change in changes:
+            change.then(invite, None, grown, **live)
             change.then(draw_tab, current, everything, **live)
         quality.input(compare, comparing, compared, **live)
         effort.input(draw_tab, current, everything, **live).then(compare, comparing, compared, **live)
