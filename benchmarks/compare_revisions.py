@@ -67,7 +67,7 @@ def train(tree: Path, runs: list[str]) -> dict[str, float]:
     for words in runs:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "finola.cli", "train", *shlex.split(words), *SHORT, "--json", "--out"]
-            done = subprocess.run([*command, f"{folder}/run"], env=environment, check=True, capture_output=True)
+            done = subprocess.run([*command, f"{folder}/run"], env=environment, check=True, stdout=subprocess.PIPE)
             found[words] = float(json.loads(done.stdout)["images_per_second"])
     return found
 
