@@ -98,7 +98,7 @@ def _explaining(folder: Path, target: Path) -> Iterator[None]:
     except RuntimeError as error:
         if not is_distributed() or not any(word in str(error).lower() for word in _NETWORK_WORDS):
             raise
-        problem = "The connection to another process was lost, which says why if it could"
+        problem = "The connection to another process was lost (its own output may say why)"
         raise LostProcessError(f"{problem}; {_how_to_resume(folder)}") from error
     finally:
         if is_distributed():
