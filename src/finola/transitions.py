@@ -40,6 +40,12 @@ class Transition(nn.Module):
         """Parameters that only steps in `direction` use."""
         return []
 
+    @torch.no_grad()
+    def scale_steps(self, factor: float) -> None:
+        """Multiply what a step adds to z by `factor`, by scaling the parameters that it is linear in."""
+        for parameter in self.parameters():
+            parameter.mul_(factor)
+
 
 def prepared(transition: nn.Module) -> Step:
     """Return the step that `propagate` uses for a whole map; a module that is not a `Transition` is returned as is."""
@@ -119,16 +125,21 @@ class RealSpeeds(LinearAfterNorm):
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
         self.P = random_matrix(channels)
-        self.alpha = nn.Parameter(torch.empty(channels).uniform_(0.5, 1.5))
-        self.beta = nn.Parameter(torch.empty(channels).uniform_(0.5, 1.5))
-        self.alpha_minus = nn.Parameter(torch.empty(channels).uniform_(0.5, 1.5))
-        self.beta_minus = nn.Parameter(torch.empty(channels).uniform_(0.5, 1.5))
+        # With both signs: diagonals near 1 would make the four matrices, and so all directions, nearly equal.
+        self.alpha = nn.Parameter(torch.randn(channels))
+        self.beta = nn.Parameter(torch.randn(channels))
+        self.alpha_minus = nn.Parameter(torch.randn(channels))
+        self.beta_minus = nn.Parameter(torch.randn(channels))
 
     def coefficients(self) -> Coefficients:
         return Coefficients(*(self.P * diagonal for d in DIRECTIONS for diagonal in self.parameters_of(d)))
 
     def parameters_of(self, direction: Direction) -> list[nn.Parameter]:
         return [(self.alpha, self.beta, self.alpha_minus, self.beta_minus)[DIRECTIONS.index(direction)]]
+
+    @torch.no_grad()
+    def scale_steps(self, factor: float) -> None:
+        self.P.mul_(factor)
 
 
 class UnitSpeeds(LinearAfterNorm):
@@ -176,6 +187,11 @@ class CommutingSpeeds(LinearAfterNorm):
     def parameters_of(self, direction: Direction) -> list[nn.Parameter]:
         return [self.eigenvalues[direction]]
 
+    @torch.no_grad()
+    def scale_steps(self, factor: float) -> None:
+        for eigenvalues in self.eigenvalues.values():
+            eigenvalues.mul_(factor)
+
 
 class Linear(Transition):
     """Linear baseline of Table 2 (table:comp-auto), z + A z without normalisation; it diverges on large maps."""
@@ -216,6 +232,12 @@ class NormMLP(Transition):
 
     def parameters_of(self, direction: Direction) -> list[nn.Parameter]:
         return list(self.layers[direction].parameters())
+
+    @torch.no_grad()
+    def scale_steps(self, factor: float) -> None:
+        for layer in self.layers.values():
+            for parameter in layer[-1].parameters():
+                parameter.mul_(factor)
 
 
 class BatchNormLinear(Transition):

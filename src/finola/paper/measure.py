@@ -21,16 +21,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from finola.autoencoder import Autoencoder
+    from finola.baselines.klt import KLT
 
 MEASURED = "measured.json"
 """File of computed metrics in a run directory."""
-WAVE_PHOTOS = 32
+WAVE_PHOTOS = 1000
 TRAIN_PHOTOS = 640
 """Training photos for the PSNR in training mode."""
 LATENT_PHOTOS = (2000, 200)
 """Training photos for the statistics of q, and val photos on which its properties are measured."""
-KLT_CROPS = 40_000
-"""Training crops that a KLT is fitted to."""
+KLT_CROPS, KLT_COMPONENTS, KLT_SIDE = 40_000, 256, 64
+"""Training crops that a KLT is fitted to, its components, and the largest side of an image: a KLT of larger images
+needs more photos than there are."""
 INVERTIBLE = 1e6
 """Largest condition number of a B that counts as invertible in single precision."""
 DIGITS = 6
@@ -116,19 +118,24 @@ def _klt(run: Path) -> dict[str, float]:
 
     recipe: Any = load_recipe(run / RECIPE)
     config = ModelConfig.parse(recipe.model.name)
+    if max(config.image_size) > KLT_SIDE:
+        return {"klt": math.nan}
     data = {key: value for key, value in settings_of(recipe).items() if key.startswith("data.") and value is not None}
     data["model.name"] = f"residual-w1/1x1@1:{config.image_size[0]}x{config.image_size[1]}"
-    settings = tuple(f"{key}={json.dumps(value)}" for key, value in data.items())
-    return {"klt": _psnr_of_klt(settings, config.channels * config.paths)}
+    klt, images = _fitted_klt(tuple(f"{key}={json.dumps(value)}" for key, value in data.items()))
+    from finola.baselines.klt import KLT
+    from finola.metrics import psnr
+
+    klt = KLT(klt.mean, klt.components[: config.channels * config.paths], klt.shape)
+    return {"klt": float(psnr(klt.decode(klt.encode(images)), images).mean())}
 
 
 @cache
-def _psnr_of_klt(settings: tuple[str, ...], components: int) -> float:
-    """PSNR on the val photos of a KLT fitted to training crops; `settings` are those of the data."""
+def _fitted_klt(settings: tuple[str, ...]) -> tuple[KLT, Tensor]:
+    """KLT of `KLT_COMPONENTS` components of training crops, and the val photos; `settings` are those of the data."""
     import torch
 
     from finola.baselines.klt import fit_klt
-    from finola.metrics import psnr
     from finola.recipes.loading import load_recipe
     from finola.training.data import Photos
 
@@ -137,9 +144,9 @@ def _psnr_of_klt(settings: tuple[str, ...], components: int) -> float:
     count, crops = len(photos.train), recipe.data.crops_per_image
     epochs = -(-KLT_CROPS // (count * crops))
     parts = [photos.train[epoch, index].images for epoch in range(epochs) for index in range(count)]
-    klt = fit_klt(torch.cat(parts)[:KLT_CROPS], components)
     images = torch.stack([photos.val.sample(index)[0] for index in range(len(photos.val))]).float() / 255
-    return float(psnr(klt.decode(klt.encode(images)), images).mean())
+    with _one_thread():
+        return fit_klt(torch.cat(parts)[:KLT_CROPS], KLT_COMPONENTS), images
 
 
 def _train_mode_psnr(run: Path) -> dict[str, float]:
@@ -160,20 +167,24 @@ def _train_mode_psnr(run: Path) -> dict[str, float]:
 
 
 def _waves(run: Path) -> dict[str, float]:
-    """Conditions of B and V, share of complex speeds, residual of the wave equation and path inconsistency."""
+    """How far both orders agree, how much of Δx z the wave equation explains, and what Q looks like."""
     import finola
+    from finola.wave.diagonalisation import restrict
 
     model, images = _model_and_images(run, "val", WAVE_PHOTOS)
     with _one_thread():
         waves = finola.waves(model)
         found, quadrant = waves.residual(images), waves["right-down"]
+        a, b = restrict(waves.coefficients.A), restrict(waves.coefficients.B)
     return {
+        "path_inconsistency": found.path_inconsistency,
+        "commutator": float((a @ b - b @ a).norm() / (a.norm() * b.norm())),
+        "explained": found.explained.fitted,
+        "explained_shuffled": found.explained.shuffled,
+        "explained_by_Q": found.explained.model_Q,
         "invertible_B": float(quadrant.cond_B < INVERTIBLE),
-        "cond_B": quadrant.cond_B,
         "cond_V": quadrant.cond_V,
         "complex_share": found.shares["complex"],
-        "residual": found.residual["mean"],
-        "path_inconsistency": found.path_inconsistency,
     }
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from finola.paper.definitions import Same
+from finola.config import RECURRENT, ModelConfig
+from finola.paper.definitions import TWIN, Same
 from finola.paper.tables import EVERYTHING, ROWS, cite, row_of
 
 _TABLES = {table.name: table for table in EVERYTHING if table.name}
@@ -22,9 +23,9 @@ def _paper(name: str) -> dict[str, Any]:
 
 
 def _cpu(name: str) -> dict[str, Any]:
-    twin = _TABLES[name.partition("/")[0]].twin
-    model = {"name": twin.model(row_of(name).model)}
-    return {"base": "_paper", "about": f"small twin of paper/{name}", "model": model, **twin.settings}
+    config = ModelConfig.parse(TWIN.model(row_of(name).model))
+    model = {"name": str(config)} | ({"transition_scale": 0.3} if config.transition in RECURRENT else {})
+    return {"base": "_fit", "about": f"small twin of paper/{name}", "model": model}
 
 
 RECIPES: dict[str, dict[str, Any]] = (

@@ -106,9 +106,10 @@ class ClassifySection(SizedCropSection):
 
 @dataclass
 class LossSection:
-    """Loss of the task `reconstruction`: L2 or PSNR on pixels."""
+    """Loss of the task `reconstruction`: L2 or PSNR on pixels, and a penalty on the feature map."""
 
     kind: str = setting("l2", "l2", "psnr")  # psnr: the mean over images of −PSNR, the evaluation metric
+    order_difference: float = setting(0.0, low=0)  # weight of ‖z_h − z_v‖² / ‖z‖², which is 0 if both orders agree
 
 
 @dataclass

@@ -55,6 +55,7 @@ def parameter_groups(model: nn.Module, section: OptimiserSection, lr: float) -> 
     """Build the optimiser's parameter groups.
 
     A parameter belongs to the first section of `section.groups` with a matching pattern, otherwise to the common
+    group. Sections with `muon` take matrices only; vectors of the same layers belong to a later one, or to the common
     group. Frozen parameters are matched but not optimised. With `decay_norms_and_biases` off, vectors and scalars
     (norms, biases) go to a separate group without weight decay. With `layer_decay`, each encoder layer is a group
     whose learning rate is lower than that of the layer above it.
@@ -66,7 +67,8 @@ def parameter_groups(model: nn.Module, section: OptimiserSection, lr: float) -> 
     taken: dict[str, dict[str, nn.Parameter]] = {name: {} for name in [*section.groups, COMMON]}
     layers = layer_shares(model, section.layer_decay) if section.layer_decay else {}
     for name, parameter in model.named_parameters():
-        group = next((key for key, own in section.groups.items() if matches(name, own.match)), COMMON)
+        groups_of_shape = ((key, own) for key, own in section.groups.items() if parameter.ndim > 1 or not own.muon)
+        group = next((key for key, own in groups_of_shape if matches(name, own.match)), COMMON)
         if group == COMMON and name in layers:
             group = layers[name][0]
         taken.setdefault(group, {})[name] = parameter
@@ -134,13 +136,6 @@ class MuonAdamW(torch.optim.AdamW):
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float) -> None:
-        for group in groups:
-            flat = [parameter for parameter in group["params"] if parameter.ndim < 2]
-            if group.get("muon") and flat:
-                raise InputError(
-                    f"optimiser.groups.{group['name']} sets muon=true, but {len(flat)} of its parameters have fewer "
-                    "than two dimensions. Match those in a separate group listed before it."
-                )
         super().__init__(groups, betas=betas, eps=eps)
 
     @torch.no_grad()

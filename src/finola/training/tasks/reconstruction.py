@@ -18,6 +18,7 @@ from finola.recipes.recipe import ReconstructionRecipe
 from finola.recipes.sections import AutoencoderSection
 from finola.training.init import initialise_autoencoder
 from finola.training.tasks.base import Task, measure_images
+from finola.wave.residuals import health, order_difference
 
 HEALTH_IMAGES = 8
 MSE_FLOOR = 1e-4  # 40 dB: limits the weight of easily reconstructed (flat) images in the PSNR loss
@@ -42,7 +43,16 @@ class Reconstruction(Task):
         return out
 
     def losses(self, images: Tensor, batch: Batch) -> dict[str, Tensor]:
-        out = self.reconstruct(images)
+        weight = self.recipe.loss.order_difference
+        if not weight:
+            return self._image_loss(self.reconstruct(images), images)
+        q = self.model.encode(images)
+        horizontal, vertical = (self.model.propagate(q, order) for order in ("horizontal", "vertical"))
+        out = self.model.decode((horizontal + vertical) / 2)
+        difference = weight * order_difference(horizontal, vertical)
+        return {**self._image_loss(out, images), "order_difference": difference}
+
+    def _image_loss(self, out: Tensor, images: Tensor) -> dict[str, Tensor]:
         if self.recipe.loss.kind == "l2":
             return {"l2": F.mse_loss(out, images)}
         errors = (out - images).square().flatten(1).mean(1)
@@ -55,8 +65,6 @@ class Reconstruction(Task):
         return measure_images(self._reconstruct(batch.images), batch)
 
     def validate(self, batches: Iterator[Any], dataset: PhotoDataset) -> dict[str, float]:
-        from finola.wave.residuals import health
-
         metrics = super().validate(batches, dataset)
         if self.samples is None:
             return metrics
@@ -77,9 +85,7 @@ def build_model(section: AutoencoderSection, initialise: bool = True) -> Autoenc
             raise InputError(f"model.transition_scale is {factor}, but {model.config} has no random matrices to scale.")
         # Every step adds A ẑ to z, so that with the default matrices the map varies several times as much as q, and the
         # first hundred steps of training only undo this.
-        with torch.no_grad():
-            for parameter in model.transition.parameters():
-                parameter.mul_(factor)
+        model.transition.scale_steps(factor)
     if section.spectrum is not None:
         from finola.wave.initialisation import initialise_waves
         from finola.wave.spectrum import Spectrum
