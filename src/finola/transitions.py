@@ -235,8 +235,8 @@ class NormMLP(Transition):
 
     @torch.no_grad()
     def scale_steps(self, factor: float) -> None:
-        for layer in self.layers.values():
-            for parameter in layer[-1].parameters():
+        for direction in DIRECTIONS:
+            for parameter in self.parameters_of(direction)[-2:]:  # W₂ and its bias
                 parameter.mul_(factor)
 
 

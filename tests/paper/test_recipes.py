@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from finola.config import ModelConfig
+from finola.config import RECURRENT, ModelConfig
 from finola.data import Batch
+from finola.paper.definitions import TWIN
 from finola.paper.recipes import canonical
 from finola.paper.tables import MODELS
 from finola.recipes.loading import list_recipes, load_recipe, settings_of
@@ -110,9 +111,17 @@ def test_every_paper_recipe_has_the_paper_s_settings_and_a_small_twin(row: str) 
     large, small = ModelConfig.parse(paper.model.name), ModelConfig.parse(twin.model.name)
     assert large.image_size == (256, 256) and small.image_size == (32, 32)
     assert small.channels * 32 == large.channels and small.map_size <= large.map_size
-    assert (large.slim, small.slim) == (1, 8)
-    same = ("paths", "start", "transition", "speeds", "position", "decoder")
+    same = ("paths", "start", "speeds", "position")
     assert all(getattr(large, field) == getattr(small, field) for field in same)
+    assert small.transition == (TWIN.grower if large.transition == "conv-ae" else large.transition)
+
+
+def test_small_twins_differ_in_their_models_only() -> None:
+    settings = [settings_of(replace(loaded(f"cpu/{row}"), name="", about="")) for row in ROWS]
+    for one in settings:
+        scaled = ModelConfig.parse(one.pop("model.name")).transition in RECURRENT
+        assert one.pop("model.transition_scale") == (0.3 if scaled else 1)
+    assert all(one == settings[0] for one in settings)
 
 
 @pytest.mark.parametrize("name", [f"masked/{variant}-w{width}" for variant in "eb" for width in (720, 1440, 2880)])

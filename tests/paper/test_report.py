@@ -64,7 +64,7 @@ def test_the_page_shows_verdict_margin_noise_images_minutes_and_machine(tmp_path
     assert "| **holds** |" in verdicts["all-one"] and "1.07 dB | 0.06 dB | 0.00" in verdicts["all-one"]
     assert NOT_RUN in verdicts["channels"]
     assert "20.10 ± 0.10 | 21.6 |" in page and "2 of 2 diverged" in page
-    assert "4,866 training photos and 200 of 700 validation photos" in page
+    assert "4,866 training photos and 700 of 700 validation photos" in page
     assert "6 runs, 4 minutes in all, on a CPU" in page and "3,200 images seen per run" in page
     assert f"**{NEEDS_DATA}** (ImageNet-1K and COCO 2017)" in page
 
@@ -77,7 +77,7 @@ def test_curves_are_shown_over_images_seen(tmp_path: Path) -> None:
     store(tmp_path, result)
     page = generate(tmp_path)
     assert "| images seen | 1,600 | 3,200 |" in page
-    assert "| wave start, C = 64 | 20.10 | 21.10 |" in page
+    assert "| wave start, C = 96 | 20.10 | 21.10 |" in page
 
 
 @pytest.mark.parametrize(

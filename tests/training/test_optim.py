@@ -90,7 +90,15 @@ def test_muon_update_is_orthogonal_and_independent_of_the_gradient_scale() -> No
     assert 0.06 < torch.linalg.svdvals(steps[0]).min() <= torch.linalg.svdvals(steps[0]).max() < 0.13
 
 
-def test_muon_rejects_vectors_and_other_groups_use_adamw() -> None:
+def test_sections_with_muon_leave_vectors_to_later_ones() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+    section = OptimiserSection(groups={"all": GroupSection(match=["*"], lr=0.02, muon=True)})
+    groups = {group["name"].partition("/")[0]: group for group in parameter_groups(model, section, lr=0.1)}
+    assert [p.ndim for p in groups["all"]["params"]] == [2] and groups["all"]["muon"]
+    assert {p.ndim for p in groups["common"]["params"]} == {1} and groups["common"]["lr"] == 0.1
+
+
+def test_groups_without_muon_use_adamw() -> None:
     plain, both = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
     matrix = torch.nn.Parameter(torch.ones(2, 2))
     settings = {"lr": 0.1, "weight_decay": 0.1, "name": "a"}
@@ -103,8 +111,6 @@ def test_muon_rejects_vectors_and_other_groups_use_adamw() -> None:
         adamw.step()
         muon.step()
     assert torch.equal(plain, both)
-    with pytest.raises(InputError, match=r"optimiser\.groups\.a .* 1 of"):
-        MuonAdamW([{"params": [both], "muon": True, **settings}], betas=(0.9, 0.999), eps=1e-8)
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.85])

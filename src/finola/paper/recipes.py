@@ -52,10 +52,17 @@ def _twin_aliases() -> Iterator[tuple[str, str]]:
 ALIASES: dict[str, str] = (
     {f"paper/{name}": f"paper/{of}" for name, of in _REPEATED.items()}
     | dict(_twin_aliases())
-    | {"masked/b-w2880-tran4": "masked/b-w2880-800"}
+    | {"masked/b-w2880-tran4": "masked/b-w2880-800", "fit": "cpu/channels/3072"}
 )
 """Names of recipes that repeat another one: the same settings under the name of another table."""
-STARTING_POINTS = ("smoke", "waves-tile64", "masked/b-w720-128", "probe/tran1-w720-128", "detection/dec-211-w720-192")
+STARTING_POINTS = (
+    "smoke",
+    "fit",
+    "waves-tile64",
+    "masked/b-w720-128",
+    "probe/tran1-w720-128",
+    "detection/dec-211-w720-192",
+)
 """Recipes to start from: none needs a GPU, the first no data."""
 GROUPS: dict[str, str] = {
     **{f"paper/{name}/": f"{cite(table.label, table.part)} of the paper" for name, table in _TABLES.items()},

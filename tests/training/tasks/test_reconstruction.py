@@ -8,9 +8,11 @@ from training.runs import TINY
 
 import finola
 from finola.metrics import psnr
+from finola.recipes.sections import AutoencoderSection
 from finola.training import load_recipe
 from finola.training.tasks.base import build_task
-from finola.training.tasks.reconstruction import Reconstruction
+from finola.training.tasks.reconstruction import Reconstruction, build_model
+from finola.transitions import DIRECTIONS
 
 NAME = "waves+conv/32x1@4:16"
 
@@ -58,3 +60,33 @@ def test_wave_initialisation_starts_other_encoders_near_a_grey_image() -> None:
     waves, random = (finola.create("test_resnet/32x1@4:64", init).eval() for init in ("waves", "random"))
     with torch.inference_mode():
         assert psnr(waves(images), images) > psnr(random(images), images) + 10
+
+
+@pytest.mark.parametrize("options", ["", "+real", "+commuting", "+linear", "+mlp", "+batchnorm"])
+def test_transition_scale_multiplies_what_a_step_adds(options: str) -> None:
+    z = torch.randn(3, 8)
+    steps = []
+    for scale in (1.0, 0.25):
+        torch.manual_seed(0)
+        section = AutoencoderSection(f"test_resnet/8x1@4:32{options}", transition_scale=scale)
+        transition = build_model(section).transition.eval()
+        steps.append(torch.stack([transition(z, direction) - z for direction in DIRECTIONS]))
+    assert torch.allclose(0.25 * steps[0], steps[1], atol=1e-6)
+
+
+def test_the_order_difference_is_penalised_and_the_reconstruction_unchanged() -> None:
+    torch.manual_seed(0)
+    images = torch.rand(2, 3, 32, 32)
+    name = ["model.name=residual-w8/8x1@4:32+patch", "optimiser.groups={}", "model.init=random", "data.val_size=null"]
+    tasks = [Reconstruction(load_recipe("smoke", [*name, f"loss.order_difference={weight}"])) for weight in (0, 0.5)]
+    tasks[1].load_state_dict(tasks[0].state_dict())
+    (plain,), penalised = tasks[0].losses(images, None).values(), tasks[1].losses(images, None)
+    assert penalised["l2"].item() == pytest.approx(plain.item(), rel=1e-5)
+    q = tasks[1].model.encode(images)
+    horizontal, vertical = (tasks[1].model.propagate(q, order) for order in ("horizontal", "vertical"))
+    expected = (horizontal - vertical).square().sum() / ((horizontal + vertical) / 2).square().sum()
+    assert penalised["order_difference"].item() == pytest.approx(0.5 * expected.item(), rel=1e-5)
+    commuting = build_model(AutoencoderSection("residual-w8/8x1@4:32+commuting+patch"))
+    q = commuting.encode(images)
+    apart = commuting.propagate(q, "horizontal") - commuting.propagate(q, "vertical")
+    assert apart.norm() < 0.5 * (horizontal - vertical).norm()

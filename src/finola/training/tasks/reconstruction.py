@@ -18,6 +18,7 @@ from finola.recipes.recipe import ReconstructionRecipe
 from finola.recipes.sections import AutoencoderSection
 from finola.training.init import initialise_autoencoder
 from finola.training.tasks.base import Task, measure_images
+from finola.transitions import Transition
 from finola.wave.residuals import health, order_difference
 
 HEALTH_IMAGES = 8
@@ -81,11 +82,12 @@ def build_model(section: AutoencoderSection, initialise: bool = True) -> Autoenc
     if not initialise:
         return model
     if (factor := section.transition_scale) != 1:
-        if model.config.is_waves or "transition" not in model._modules:
+        transition = model._modules.get("transition")
+        if model.config.is_waves or not isinstance(transition, Transition):
             raise InputError(f"model.transition_scale is {factor}, but {model.config} has no random matrices to scale.")
         # Every step adds A ẑ to z, so that with the default matrices the map varies several times as much as q, and the
         # first hundred steps of training only undo this.
-        model.transition.scale_steps(factor)
+        transition.scale_steps(factor)
     if section.spectrum is not None:
         from finola.wave.initialisation import initialise_waves
         from finola.wave.spectrum import Spectrum
