@@ -16,6 +16,7 @@ WAVE_METRICS = (
     "explained_shuffled",  # the same for Δy z of another photo
     "explained_by_Q",  # with Q = AB⁻¹
     *("invertible_B", "cond_V", "complex_share"),  # on the complement of the all-ones vector
+    *("speed_10", "speed_50", "speed_90"),  # quantiles of |λ|; those of random matrices are about 1/3, 1 and 3
 )
 LATENT_METRICS = (
     "mean_contrast",  # standard deviation of the image of q̄ relative to that of an image

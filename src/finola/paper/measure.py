@@ -176,6 +176,7 @@ def _waves(run: Path) -> dict[str, float]:
         waves = finola.waves(model)
         found, quadrant = waves.residual(images), waves["right-down"]
         a, b = restrict(waves.coefficients.A), restrict(waves.coefficients.B)
+        speeds = waves.speeds.abs().nan_to_num(nan=0.0)  # of a static wave, which has none
     return {
         "path_inconsistency": found.path_inconsistency,
         "commutator": float((a @ b - b @ a).norm() / (a.norm() * b.norm())),
@@ -185,6 +186,7 @@ def _waves(run: Path) -> dict[str, float]:
         "invertible_B": float(quadrant.cond_B < INVERTIBLE),
         "cond_V": quadrant.cond_V,
         "complex_share": found.shares["complex"],
+        **{f"speed_{percent}": float(speeds.quantile(percent / 100)) for percent in (10, 50, 90)},
     }
 
 
