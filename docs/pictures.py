@@ -81,21 +81,18 @@ def speeds() -> None:
     main(["waves", "waves/256x1@16:64", "--plot", str(IMAGES / "speeds.jpg"), "--force"])
 
 
-def latent(model: str = "waves/1024x1@16") -> None:
-    """Figures of `finola latent`, with statistics over the smoke data, and two animations of `finola grow`."""
-    from tempfile import TemporaryDirectory
-
+def latent(model: str = "paper64") -> None:
+    """Figures of `finola latent` with a model trained from random A and B, and two animations of `finola grow`."""
     from finola.cli import main
 
     photos = ["skimage:coffee", "skimage:chelsea"]
-    with TemporaryDirectory() as folder:
-        statistics = f"{folder}/q.safetensors"
-        main(["latent", "fit", "smoke", "-m", model, "-o", statistics])
-        given = ["-m", model, "-s", statistics, "-o"]
-        main(["latent", "mirror", *photos, *given, str(IMAGES / "latent-mirror.jpg"), "--force"])
-        main(["latent", "pca", *photos, *given, str(IMAGES / "latent-pca.jpg"), "--force"])
-        main(["latent", "sample", "--count", "5", *given, str(IMAGES / "latent-sample.jpg"), "--force"])
-    main(["latent", "interpolate", *photos, "-m", model, "-o", str(IMAGES / "latent-mix.jpg"), "--force"])
+    given = ["-m", model, "--force", "-o"]
+    whole = [*photos, "--crop", str(finola.load(model).config.image_size[0]), *given]
+    main(["latent", "mean", *given, str(IMAGES / "latent-mean.png")])
+    main(["latent", "mirror", *whole, str(IMAGES / "latent-mirror.jpg")])
+    main(["latent", "pca", *whole, str(IMAGES / "latent-pca.jpg")])
+    main(["latent", "sample", "--count", "5", *given, str(IMAGES / "latent-sample.jpg")])
+    main(["latent", "interpolate", *whole, str(IMAGES / "latent-mix.jpg")])
     main(["grow", photos[1], "-m", "waves/1024x4@16+scatter", "-o", str(IMAGES / "growing.webp"), "--force"])
     main(["grow", photos[1], "-m", "waves/1024x1@32", "--wave", "60", "-o", str(IMAGES / "travelling.webp"), "--force"])
 
