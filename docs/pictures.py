@@ -1,7 +1,12 @@
-"""Generate the figures of the README and the documentation from scikit-image's photos: python docs/pictures.py"""
+"""Generate the figures of the README and the documentation from scikit-image's photos: python docs/pictures.py
+
+Those of small models trained from random A and B need the run directories of `finola reproduce`, as in
+`python docs/pictures.py --runs runs/reproduce --data photos256`.
+"""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import torch
@@ -97,8 +102,63 @@ def latent(model: str = "paper64") -> None:
     main(["grow", photos[1], "-m", "waves/1024x1@32", "--wave", "60", "-o", str(IMAGES / "travelling.webp"), "--force"])
 
 
+TWINS = {
+    "channels": ("channels", {"256": "C = 8", "512": "C = 16", "1024": "C = 32", "2048": "C = 64", "3072": "C = 96"}),
+    "paths": ("grid", {f"1024x{paths}": f"C = 32, M = {paths}" for paths in (1, 2, 4, 8)}),
+    "encoders": ("encoders", {f"mf-w{width}": f"width {width // 45}" for width in (720, 1440, 2880)}),
+    "speeds": (
+        "speeds",
+        {"repetition-pos": "repetition", "unit": "all speeds 1", "real": "real speeds", "complex": "complex speeds"},
+    ),
+}
+"""Figures of small models by name: their table, and its rows with their titles."""
+
+
+@torch.no_grad()
+def twins(runs: Path, data: str) -> None:
+    """Reconstructions of 32×32 photos by small models that `finola reproduce` trained from random A and B."""
+    from matplotlib import pyplot as plt
+
+    from finola.paper.definitions import Same
+    from finola.paper.run import plan
+    from finola.plotting.style import save_figure
+
+    names = ("astronaut", "coffee", "chelsea", "rocket")
+    photos = torch.cat([_small(name) for name in names])
+    for name, (table, rows) in TWINS.items():
+        figure, axes = plt.subplots(len(photos), len(rows) + 1, figsize=(1.35 * len(rows) + 1.35, 1.5 * len(photos)))
+        for column, (row, title) in enumerate([("", "photo"), *rows.items()]):
+            images = photos
+            if row:
+                folder = plan(Same(f"{table}/{row}", title), "cpu", 0, data, runs).folder
+                images = finola.load(folder / "model").eval()(photos).clamp(0, 1)
+            for axis, image, decibels in zip(axes[:, column], images, psnr(images, photos), strict=True):
+                axis.imshow(image.permute(1, 2, 0), interpolation="bicubic")
+                axis.set(xticks=[], yticks=[], xlabel=f"{decibels:.1f} dB" if row else "")
+            axes[0, column].set_title(title, fontsize=9)
+        figure.tight_layout(pad=0.4)
+        save_figure(figure, IMAGES / f"twins-{name}.png")
+        plt.close(figure)
+
+
+def _small(name: str) -> Tensor:
+    """The centre square of a photo at 32×32: (1, 3, 32, 32)."""
+    photo = read_photo(f"skimage:{name}")[None]
+    side = min(photo.shape[-2:])
+    top, left = ((length - side) // 2 for length in photo.shape[-2:])
+    square = photo[..., top : top + side, left : left + side]
+    return torch.nn.functional.interpolate(square, size=(32, 32), mode="bilinear", antialias=True)
+
+
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Generate the figures of the documentation.")
+    parser.add_argument("--runs", type=Path, help="run directories of finola reproduce: draws the small models only")
+    parser.add_argument("--data", default="photos256", help="photos that the small models were trained on")
+    args = parser.parse_args()
     IMAGES.mkdir(exist_ok=True)
+    if args.runs:
+        twins(args.runs, args.data)
+        raise SystemExit
     growing("waves/3072x1@16", (0, 2, 4, 6, 8))
     channels((64, 256, 1024, 3072))
     basis()
