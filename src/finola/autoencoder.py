@@ -56,7 +56,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
             self._freeze_unused(transition, starts)
             self.transition = transition
         self.encoder = build_encoder(config.encoder, config.image_size, config)
-        self.pool = build_pool(self.encoder, config.channels, config.paths)
+        self.pool = build_pool(self.encoder, config, config.image_size)
         self.decoder = build_decoder(config)
         if config.position:
             embedding = position_embedding(config.channels, config.map_size)[None]

@@ -42,6 +42,9 @@ RESIDUAL = re.compile(r"residual-w([1-9]\d{0,3})(\+linear)?")
 """Residual encoders for small models, which compute q without pooling: `residual-wWIDTH`, with `+linear` a linear layer
 from pixels to q beside it."""
 
+RESIDUAL_MAP = re.compile(r"residual-map-w([1-9]\d{0,3})")
+"""Residual encoders for small models with a feature map of 1/8 of the image size: `residual-map-wWIDTH`."""
+
 MOBILE_FORMERS = ("mf-w720", "mf-w1440", "mf-w2880", "mf-w4320", "mf-w5760")
 STARTS = {
     "scatter": "scatter",
@@ -62,8 +65,10 @@ RECURRENT = ("norm-linear", "linear", "repetition", "norm-mlp", "batch-norm")
 """Transitions that are recurrences. The others are controls that compute the whole map from q: Conv-AE, a free linear
 map, and the residual Conv-AE `resaeWIDTH`."""
 SPEEDS = {"real": "real", "unit": "unit", "commuting": "commuting"}
-OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "pos", "patch", "refined")
-OPTIONS += ("resae<width>", "residual<width>", "tran<blocks>", "slim<factor>", "elastic<bases>")
+OPTIONS = (*STARTS, "at<Y>x<X>", *TRANSITIONS, *SPEEDS, "flat", "pos", "patch", "refined")
+OPTIONS += ("resae<width>", "residual<width>", "tran<blocks>[w<width>]", "slim<factor>", "elastic<bases>")
+TRANSFORMER = re.compile(r"tran([1-9]\d*)(?:w([1-9]\d{0,3}))?")
+"""Transformer decoders: number of blocks, and width if it is not the paper's 512."""
 
 _NAME = re.compile(r"(?P<encoder>[^/@:]+)/(?P<c>\d+)x(?P<m>\d+)@(?P<rest>.+)")
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
@@ -90,7 +95,8 @@ class ModelConfig:
     'waves/256x1@16:64'
     """
 
-    encoder: str  # mf-w720 … mf-w5760, conv-light, residual-wWIDTH[+linear], waves[+REFINEMENT], or a timm backbone
+    # mf-w720 … mf-w5760, conv-light, residual-wWIDTH[+linear], residual-map-wWIDTH, waves[+REFINEMENT], or a timm model
+    encoder: str
     channels: int  # C
     paths: int  # M
     map_size: Size  # of z
@@ -99,9 +105,10 @@ class ModelConfig:
     transition: str = "norm-linear"
     # complex (free A, B), real (P·diag), unit (one P), commuting (shared eigenvectors), fixed (exact waves)
     speeds: str = "complex"
+    flat: bool = False  # one linear layer from the whole feature map to q instead of attention pooling
     position: bool = False  # add a position embedding before the decoder; always added with unit speeds
-    # upsample, patch (linear), refined (linear + convolutions), residualWIDTH (linear + residual blocks), tranK (K
-    # transformer blocks + linear)
+    # upsample, patch (linear), refined (linear + convolutions), residualWIDTH (linear + residual blocks), tranK[wWIDTH]
+    # (K transformer blocks + linear)
     decoder: str = "upsample"
     slim: int = 1  # divides the widths of the upsampling decoder and of Conv-AE
     elastic: int = 0  # number of bases of the codebook for q of any length; 0: q has a fixed length
@@ -142,6 +149,10 @@ class ModelConfig:
             raise InputError(f"Model name {self}: +elastic{self.elastic} needs the encoder {EXACT} and one path.")
         if self.is_waves and self.decoder != "upsample":
             raise InputError(f"Model name {self}: a wave model has a fixed decoder. Remove +{self.decoder}.")
+        if self.flat and self.returns_q:
+            raise InputError(f"Model name {self}: +flat needs an encoder with a feature map, not {self.encoder}.")
+        if (match := TRANSFORMER.fullmatch(self.decoder)) and int(match[2] or 8) % 8:
+            raise InputError(f"Model name {self}: the width of +{self.decoder} must be a multiple of its 8 heads.")
 
     @property
     def cell(self) -> Size:
@@ -172,6 +183,8 @@ class ModelConfig:
             options.append(f"at{self.start[0]}x{self.start[1]}")
         for words, value in ((STARTS, self.start), (TRANSITIONS, self.transition), (SPEEDS, self.speeds)):
             options += [word for word, meaning in words.items() if meaning == value]
+        if self.flat:
+            options.append("flat")
         if self.position and self.speeds != "unit":
             options.append("pos")
         if self.transition.startswith("resae"):
@@ -249,9 +262,9 @@ def _read_option(option: str, name: str) -> dict[str, object]:
         return {"speeds": SPEEDS[option]}
     if re.fullmatch(r"resae[1-9]\d{0,3}", option):
         return {"transition": option}
-    if option == "pos":
-        return {"position": True}
-    if option in ("patch", "refined") or re.fullmatch(r"tran[1-9]\d*|residual[1-9]\d{0,3}", option):
+    if option in ("flat", "pos"):
+        return {"flat" if option == "flat" else "position": True}
+    if option in ("patch", "refined") or TRANSFORMER.fullmatch(option) or re.fullmatch(r"residual[1-9]\d{0,3}", option):
         return {"decoder": option}
     if match := re.fullmatch(r"slim([2-9]|[1-9]\d)", option):
         return {"slim": int(match[1])}

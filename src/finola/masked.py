@@ -21,7 +21,7 @@ from finola.config import ModelConfig, show_size
 from finola.decoders import build_decoder
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
-from finola.layers import AttentionPool
+from finola.layers import build_pool
 from finola.propagation import Direction, Position, Step, propagate
 from finola.serialization import Pretrained
 from finola.transitions import build_transition, check_named, prepared
@@ -58,6 +58,8 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
             raise InputError(
                 f"{name}: masked FINOLA has neither a start position nor a position embedding. Remove those options."
             )
+        if config.flat and variant == "b":
+            raise InputError(f"{name}: block-wise masked FINOLA does not pool. Remove +flat.")
         self.variant, self.one_jump = variant, one_jump
         self.encoder = build_encoder(config.encoder, half(config.image_size))
         channels, reduction = int(self.encoder.channels), int(self.encoder.reduction)  # type: ignore[arg-type]
@@ -68,7 +70,7 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
                 f"multiples of {side}."
             )
         pooled = variant == "e"
-        self.pool: nn.Module = AttentionPool(channels, config.channels) if pooled else nn.Identity()
+        self.pool: nn.Module = build_pool(self.encoder, config, half(config.image_size)) if pooled else nn.Identity()
         same_width = pooled or channels == config.channels
         self.embed: nn.Module = nn.Identity() if same_width else nn.Linear(channels, config.channels)
         self.transition: nn.Module = build_transition(config.transition, config.speeds, config.channels)

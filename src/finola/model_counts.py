@@ -77,7 +77,7 @@ def count(name: str) -> dict[str, Count]:
     with torch.device("meta"):
         q = torch.empty(1, config.paths, config.channels)
         z = torch.empty(1, config.channels, *config.map_size)
-        pooling = _count(build_pool(encoder, config.channels, config.paths), feature_map.to("meta"))[0]
+        pooling = _count(build_pool(encoder, config, config.image_size), feature_map.to("meta"))[0]
         grower = build_grower(config)
         if grower is not None:
             propagation, z = _count(grower, q)

@@ -1,4 +1,4 @@
-"""Residual encoder: q without pooling, by name in any autoencoder."""
+"""Residual encoders: q without pooling, or a feature map, by name in any model that takes one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import torch
 import finola
 from finola.config import ModelConfig
 from finola.encoders import build_encoder
-from finola.encoders.residual import LAST, ResidualEncoder
+from finola.encoders.residual import LAST, ResidualEncoder, ResidualMap
 from finola.errors import InputError
-from finola.layers import ResidualBlock
-from finola.masked import MaskedFinola
+from finola.heads import Classifier
+from finola.layers import FlatPool, ResidualBlock
+from finola.masked import MaskedFinola, random_places
 from finola.model_counts import count
+from finola.model_zoo import load_encoder
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,53 @@ def test_counts_are_those_of_its_layers() -> None:
         assert counted[part].parameters == sum(p.numel() for p in getattr(model, part).parameters())
 
 
+def test_the_residual_map_commutes_with_shifts_away_from_the_border() -> None:
+    encoder = ResidualMap(8)
+    with torch.no_grad():  # zero-initialised layers would hide the reach of a block
+        for parameter in encoder.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    images, shift = torch.rand(1, 3, 192, 176), encoder.reduction
+    whole, part = encoder(images), encoder(images[..., shift:, 2 * shift :])
+    torch.testing.assert_close(part[..., 8:-8, 8:-8], whole[..., 9:-8, 10:-8])
+    assert [tuple(m.shape[1:]) for m in encoder.stages(images)] == [(8, 48, 44), (16, 24, 22)]
+
+
+@pytest.mark.parametrize("variant", ["e", "b"])
+def test_the_residual_map_is_an_encoder_of_every_kind_of_model(variant: str, tmp_path) -> None:
+    images = torch.rand(2, 3, 64, 48)
+    name = f"residual-map-w8/16x1@8x6:64x48+{'flat+patch' if variant == 'e' else 'tran1w8'}"
+    masked = MaskedFinola(name, variant).eval()
+    assert str(masked.config) == name and isinstance(masked.pool, FlatPool) == (variant == "e")
+    assert masked(images, random_places(2, masked.map_size)).images.shape == images.shape
+    masked.save_pretrained(tmp_path)
+    encoder = load_encoder(tmp_path)
+    assert torch.equal(encoder(images), masked.encoder(images))
+    classifier = Classifier("residual-map-w8", "tran-1", 3, image_size=64)
+    classifier.encoder.load_state_dict(encoder.state_dict())
+    assert classifier(images).shape == (2, 3)
+    assert load_encoder("residual-map-w8").state_dict().keys() == encoder.state_dict().keys()
+
+
+def test_flat_pooling_is_a_linear_layer_on_the_whole_map() -> None:
+    model = finola.create("residual-map-w8/16x3@8:64+flat+patch")
+    pool = model.pool
+    assert isinstance(pool, FlatPool) and pool.linear.weight.shape == (16 * 3, 16 * 8 * 8)
+    feature_map = torch.randn(2, 16, 8, 8)
+    expected = (feature_map.flatten(1) @ pool.linear.weight.T + pool.linear.bias).view(2, 3, 16)
+    torch.testing.assert_close(pool(feature_map), expected)
+    assert model(torch.rand(1, 3, 80, 128)).shape == (1, 3, 80, 128)  # other sizes in tiles
+    assert count(str(model.config))["pooling"].parameters == sum(p.numel() for p in pool.parameters())
+
+
 def test_invalid_uses_raise() -> None:
+    with pytest.raises(InputError, match="feature map"):
+        finola.create("residual-w8/16x1@8:64+flat+patch")
+    with pytest.raises(InputError, match=r"\+flat"):
+        MaskedFinola("residual-map-w8/16x1@8:64+flat+patch", "b")
+    with pytest.raises(InputError, match="tran1w12"):
+        finola.create("residual-map-w8/16x1@8:64+tran1w12")
+    with pytest.raises(InputError, match="60"):
+        ResidualMap(8)(torch.rand(1, 3, 60, 64))
     with pytest.raises(InputError, match="residual-w8"):
         build_encoder("residual-w8", (64, 64))
     with pytest.raises(InputError, match="residual-w8"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from finola.config import ModelConfig, show_size
+from finola.config import TRANSFORMER, ModelConfig, show_size
 from finola.decoders.conv_ae import MAP_CHANNELS
 from finola.decoders.patch import PatchDecoder, TransformerDecoder
 from finola.decoders.residual import ResidualDecoder
@@ -26,8 +26,8 @@ def build_decoder(config: ModelConfig) -> nn.Module:
         return WaveDecoder(config, ConvRefinement(channels, config.cell))
     if config.decoder.startswith("residual"):
         return ResidualDecoder(channels, config.cell, width=int(config.decoder.removeprefix("residual")))
-    if config.decoder.startswith("tran"):
-        return TransformerDecoder(channels, config.cell, blocks=int(config.decoder.removeprefix("tran")))
+    if transformer := TRANSFORMER.fullmatch(config.decoder):
+        return TransformerDecoder(channels, config.cell, int(transformer[1]), width=int(transformer[2] or 512))
     height, width = config.cell
     if height != width:
         raise InputError(

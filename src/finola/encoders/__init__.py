@@ -1,23 +1,25 @@
-"""Encoders by name: Mobile-Former and timm backbones give feature maps; `waves`, `conv-light`, `residual-w…` give q."""
+"""Encoders by name. Mobile-Former, `residual-map-w…` and timm backbones give feature maps; `waves`, `conv-light` and
+`residual-w…` give q.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from finola.config import LIGHT, RESIDUAL, ModelConfig
+from finola.config import LIGHT, RESIDUAL, RESIDUAL_MAP, ModelConfig
 from finola.encoders.backbone import Backbone, nearest_names
 from finola.encoders.elastic import BLOCKS, WIDTH, ElasticEncoder
 from finola.encoders.light import LightEncoder
 from finola.encoders.mobile_former import SPECS, MobileFormer
-from finola.encoders.residual import ResidualEncoder
+from finola.encoders.residual import ResidualEncoder, ResidualMap
 from finola.encoders.waves import ConvRefiner, PooledRefiner, WaveEncoder
 from finola.errors import InputError, UnknownNameError
 from finola.pixel_net import PixelNet
 
 
 def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | None = None) -> nn.Module:
-    """Build an encoder by name: `mf-w720` … `mf-w5760`, a timm model, `conv-light`, `residual-wWIDTH`, or `waves` with
-    an optional `+REFINEMENT`.
+    """Build an encoder by name: `mf-w720` … `mf-w5760`, `residual-map-wWIDTH`, a timm model, `conv-light`,
+    `residual-wWIDTH`, or `waves` with an optional `+REFINEMENT`.
 
     It is randomly initialised, except for the wave encoder. The last three also need the configuration of their model.
 
@@ -44,6 +46,8 @@ def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | 
         return encoder
     if name in SPECS:
         return MobileFormer(name)
+    if residual_map := RESIDUAL_MAP.fullmatch(name):
+        return ResidualMap(int(residual_map[1]))
     import timm
 
     import finola.encoders.registry  # noqa: F401  (registers Mobile-Former in timm)
@@ -68,6 +72,6 @@ def build_refinement(name: str, config: ModelConfig, size: int) -> ConvRefiner |
 
 def pretrained_state(name: str, image_size: tuple[int, int]) -> dict[str, Tensor]:
     """State dict of the encoder `name` with timm's pretrained weights, downloaded on first use."""
-    if name in SPECS or name == LIGHT or name.startswith(("waves", "residual-w")):
+    if name in SPECS or name == LIGHT or name.startswith(("waves", "residual-")):
         raise InputError(f"Encoder {name} has no pretrained weights; pretrained=True needs a timm model.")
     return Backbone(name, pretrained=True, image_size=image_size).state_dict()
