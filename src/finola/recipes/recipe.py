@@ -133,6 +133,7 @@ class MaskedRecipe(CropRecipe):
     module: ClassVar[str] = "finola.training.tasks.masked:Masked"
     example: ClassVar[str] = "mf-w720/256x1@8:128+tran1"
 
+    model: sections.RecurrentSection = field(default_factory=sections.RecurrentSection)
     logging: sections.ImageLoggingSection = field(default_factory=sections.ImageLoggingSection)
     task: str = "masked"
     mask: sections.MaskSection = field(default_factory=sections.MaskSection)

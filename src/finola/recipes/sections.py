@@ -56,12 +56,18 @@ class ModelSection:
 
 
 @dataclass
-class AutoencoderSection(ModelSection):
+class RecurrentSection(ModelSection):
+    """Model of the task `masked`."""
+
+    transition_scale: float = setting(1.0, low=1e-9)  # factor of the initial A and B, or of other matrices
+
+
+@dataclass
+class AutoencoderSection(RecurrentSection):
     """Model of the task `reconstruction`."""
 
     init: str | None = setting(None, *INITIALISATIONS)  # a waves… model always has plane waves
     spectrum: str | None = None  # JSON file of `finola spectrum` that ranks the waves of the initialisation
-    transition_scale: float = setting(1.0, low=1e-9)  # factor of the initial A and B, or of other matrices
     compile: bool = False
 
 

@@ -23,7 +23,10 @@ class Masked(Task):
     @staticmethod
     def build(recipe: MaskedRecipe, initialise: bool = True) -> MaskedFinola:
         model = MaskedFinola(recipe.model.name, recipe.mask.variant, one_jump=recipe.mask.one_jump)
-        if initialise and recipe.model.weights is not None:
+        if not initialise:
+            return model
+        model.transition.scale_steps(recipe.model.transition_scale)  # type: ignore[operator]
+        if recipe.model.weights is not None:
             file = find_weights_folder(recipe.model.weights) / WEIGHTS
             load_weights(model, read_weights(file), file)  # of any image size, since no weight depends on it
         return model
