@@ -54,6 +54,17 @@ def peak_curvature(kappa: Tensor) -> Tensor:
     return ((positive.square() + negative.square()) / 2).sqrt()
 
 
+def most_curved(z: Tensor, share: float) -> Tensor:
+    """Mean peak curvature of the `share` of channels of a map that have the largest: (…, C, H, W) → (…).
+
+    >>> y, x = torch.meshgrid(torch.arange(-2.0, 3), torch.arange(-2.0, 3), indexing="ij")
+    >>> [round(float(most_curved(torch.stack([x, x * y]), share)), 4) for share in (0.5, 1.0)]
+    [0.7071, 0.3536]
+    """
+    values = peak_curvature(curvature(z))
+    return values.topk(max(1, round(share * values.shape[-1]))).values.mean(-1)
+
+
 @torch.no_grad()
 def feature_map(model: nn.Module, image: Tensor, which: Literal["z", "encoder"] = "z") -> Tensor:
     """Feature map (C, H, W) of one image (3, H, W).

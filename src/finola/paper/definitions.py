@@ -26,14 +26,22 @@ LATENT_METRICS = (
     "first_components",  # fraction of the variance of q in the first sixteenth of its components
     "sample_kurtosis",  # of neighbouring pixels of Gaussian samples of q, relative to that of images
 )
+PROBES = ("lin", "knn", "tran-1")  # accuracy in percent of probes of the frozen encoder
+CRITICAL = (1, 5, 10)  # percent of the channels of each photo, those of the largest peak curvature
+CURVATURE_METRICS = tuple(
+    f"{kind}-curvature-{percent}{suffix}"  # of maps as they are, and of maps scaled to a standard deviation of 1
+    for kind in ("z", "encoder")
+    for suffix in ("", "-scaled")
+    for percent in CRITICAL
+)
 PROBE_METRICS = (
-    *("lin", "knn", "tran-1", "fine-tuned"),  # accuracy in percent
+    *(*PROBES, "fine-tuned"),
     "reconstruction",  # PSNR of FINOLA with the frozen encoder
-    *("curvature", "curvature_of_scaled_maps"),  # peak Gaussian curvature of the encoder's map, mean over channels
+    *CURVATURE_METRICS,
 )
 """Metrics of an encoder, which need labelled photos."""
 UNITS = {"psnr": "dB", "train_mode_psnr": "dB", "reconstruction": "dB", "klt": "dB"}
-UNITS |= dict.fromkeys(("lin", "tran-1", "fine-tuned"), "%")
+UNITS |= dict.fromkeys((*PROBES, "fine-tuned"), "%")
 Settings = Mapping[str, Any]
 Numbers = Mapping[str, float]
 

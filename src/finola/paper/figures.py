@@ -7,7 +7,9 @@ from itertools import pairwise
 
 from finola.paper import evidence
 from finola.paper.definitions import (
+    CURVATURE_METRICS,
     LATENT_METRICS,
+    PROBES,
     TWIN,
     WAVE_METRICS,
     Row,
@@ -19,13 +21,23 @@ from finola.paper.definitions import (
     near,
     table,
 )
-from finola.paper.recognition import EPOCHS, against_labels, order, schedules, train
+from finola.paper.recognition import (
+    EPOCHS,
+    PARITY,
+    against_labels,
+    order,
+    over_images,
+    schedules,
+    studies,
+    train,
+)
 from finola.paper.tables_appendix import GRID
 from finola.paper.tables_main import WIDTHS
 
 DIAGONALISABLE = 1e6
 """Largest condition number of the eigenvectors of a Q that counts as diagonalisable in single precision."""
 
+_E, _B = tuple(over_images("masked-e")), tuple(over_images("masked-b"))
 _CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
 _Q = {"q": Same("channels/3072", "C = 3072")}
 
@@ -150,7 +162,14 @@ FIGURES = (
     table(
         "fig:appendix:train-len",
         "Longer pre-training improves probing and barely changes fine-tuning.",
-        needs="ImageNet-1K",
+        studies(
+            "pre-training-length",
+            f"Longer pre-training improves probing, and changes fine-tuning by at most {PARITY:g} % (masked FINOLA-B).",
+            *(increasing(*_B, metric=metric) for metric in ("lin", "tran-1")),
+            near(_B[0], _B[-1], within=PARITY, metric="fine-tuned"),
+            metrics=(*PROBES, "fine-tuned"),
+        ),
+        page="recognition.md",
         recipes={
             f"masked/{variant}-w{width}-{epochs}": {
                 "base": f"masked/{variant}-w{width}",
@@ -195,11 +214,11 @@ FIGURES = (
     table(
         "fig:appendix:element-vs-block",
         "Block-wise masking is better than element-wise masking.",
-        order(
+        studies(
             "block-wise",
-            "Block-wise masking recognises better than element-wise masking.",
-            ("lin", "tran-1", "fine-tuned"),
-            *("masked-e", "masked-b"),
+            "In probing, block-wise masking is better than element-wise masking after pre-training of any length.",
+            *(increasing(*pair, metric=metric) for pair in zip(_E, _B, strict=True) for metric in ("lin", "tran-1")),
+            metrics=PROBES,
         ),
         page="recognition.md",
         commands=(*schedules("e", 2880), *schedules("b", 2880)),
@@ -207,11 +226,22 @@ FIGURES = (
     table(
         "fig:masked-finola-gaussian",
         "Critical features have a larger Gaussian curvature in masked FINOLA than in FINOLA.",
-        order(
-            "curvature",
-            "The peak Gaussian curvature of the encoder's map, the mean over channels, is larger in masked FINOLA.",
-            ("curvature",),
-            *("finola", "masked-b"),
+        *(
+            studies(
+                name,
+                f"The peak Gaussian curvature of {which}, over the 5 % of channels where it is largest, is larger in "
+                "masked FINOLA than in FINOLA, for maps as they are and scaled to a standard deviation of 1.",
+                *(
+                    increasing("finola", masked, metric=f"{kind}-curvature-5{suffix}")
+                    for masked in ("masked-e", "masked-b")
+                    for suffix in ("", "-scaled")
+                ),
+                metrics=CURVATURE_METRICS,
+            )
+            for name, kind, which in (
+                ("curvature", "z", "z"),
+                ("curvature-encoder", "encoder", "the map of the encoder"),
+            )
         ),
         page="recognition.md",
         commands=(

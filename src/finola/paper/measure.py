@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
+import os
 import platform
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -12,9 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finola.errors import valid_unicode
 from finola.files import write_json
-from finola.paper.definitions import LATENT_METRICS, PROBE_METRICS, WAVE_METRICS
-from finola.paper.probes import probe_encoder
+from finola.paper.definitions import CURVATURE_METRICS, LATENT_METRICS, PROBES, WAVE_METRICS
+from finola.paper.probes import curvatures, fine_tune, probe_encoder, reconstruct
 from finola.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -52,10 +55,12 @@ def measure(run: Path, metrics: Iterable[str]) -> dict[str, float | None]:
     found: dict[str, float | None] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     missing = [name for name in wanted if name not in found]
     computed = {("train_mode_psnr",): _train_mode_psnr, ("klt",): _klt, WAVE_METRICS: _waves, LATENT_METRICS: _latent}
-    computed |= {PROBE_METRICS: probe_encoder}
+    computed |= {PROBES: probe_encoder, ("fine-tuned",): fine_tune, ("reconstruction",): reconstruct}
+    computed |= {CURVATURE_METRICS: curvatures}
     for names, function in computed.items():
         if set(missing) & set(names):
             found |= {name: _plain(value) for name, value in function(run).items()}
+            write_json(path, found)
     found |= {name: _plain(summary["metrics"].get(f"val/{name}")) for name in missing if name not in found}
     if missing:
         write_json(path, found)
@@ -79,6 +84,19 @@ def minutes(run: Path) -> float:
     """Minutes of training over all parts of a resumed run."""
     curve = _curve(run)
     return round(curve[-1]["seconds"] / 60, 2) if curve else 0.0
+
+
+def describe_data(path: str | None) -> dict[str, Any]:
+    """Name, numbers of photos and a digest of their names, which identify the data of a run."""
+    from finola.data import open_data
+
+    parts = {split: open_data(path, split).source for split in ("train", "val")}
+    digest = hashlib.sha256()
+    for source in parts.values():
+        for index in range(len(source)):
+            digest.update(f"{source.name(index)}\n".encode(errors="surrogateescape"))
+    name = valid_unicode(Path(path or os.environ["FINOLA_DATA"]).name)
+    return {"name": name, **{split: len(source) for split, source in parts.items()}, "digest": digest.hexdigest()[:12]}
 
 
 def machine() -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from finola.paper.definitions import PROBE_METRICS, Claim, Same, claim, increasing
+from finola.paper.definitions import Check, Claim, Same, claim, increasing
 from finola.paper.tables_main import WIDTHS
 
 EPOCHS = (100, 200, 400, 800)
@@ -116,36 +117,75 @@ def mix(width: int) -> dict[str, float]:
     return {"mixup": TUNING[width][0], "cutmix": TUNING[width][1]}
 
 
-# Pre-training of 204,672 images of 96 pixels, with one optimiser for all methods and without validation.
-_COMMON = (
-    *("schedule.epochs=41", "schedule.warmup_epochs=1", "data.path=imagenette128", "data.batch_size=64"),
-    *("data.flip=true", "data.scale=[0.2,1.0]", "trainer.check_val_every_n_epoch=82"),
-)
-_ADAMW = ("optimiser.kind=adamw", "optimiser.lr=null", "optimiser.base_lr=2e-3", "optimiser.weight_decay=0.05")
-_MODEL = "model.name=mf-w720/256x1@6:96+"
-STUDY = {
-    # Steps without a learning rate estimate the statistics of the batch norms.
-    "random": Same(
-        "supervised/w720-128",
-        "random weights",
-        overrides=(*_COMMON, "data.size=96", "optimiser.base_lr=1e-30", "trainer.max_steps=100"),
-    ),
-    "finola": Same(
-        "paper/channels/256", "FINOLA", overrides=(*_COMMON, f"{_MODEL}patch", *_ADAMW, "logging.samples=0")
-    ),
-    "masked-e": Same(
-        "masked/e-w720-128", "masked FINOLA-E", overrides=(*_COMMON, f"{_MODEL}patch", "logging.samples=0")
-    ),
-    "masked-b": Same(
-        "masked/b-w720-128", "masked FINOLA-B", overrides=(*_COMMON, f"{_MODEL}tran1", "logging.samples=0")
-    ),
-    "moco": Same("moco/w720-128", "MoCo-v2 with AdamW", overrides=(*_COMMON, "data.size=96", *_ADAMW)),
-    "supervised": Same("supervised/w720-128", "supervised", overrides=(*_COMMON, "data.size=96")),
+STUDY_EPOCHS = (5, 10, 20, 41)
+"""Lengths of pre-training in the study at CPU scale. Each is a run of its own, whose learning rate falls to the end."""
+_PHOTOS = 4992  # of imagenette128 in an epoch of whole batches
+PARITY = 3.0
+"""Accuracies in percent that differ by at most as much are on par: two standard errors on 1,000 photos."""
+KLT_MARGIN = 1.0
+"""FINOLA has learnt to reconstruct if its PSNR is at most as many dB below that of a KLT of as many components."""
+METHODS = {
+    "finola": ("study/finola", "FINOLA"),
+    "masked-e": ("study/masked-e", "masked FINOLA-E"),
+    "masked-b": ("study/masked-b", "masked FINOLA-B"),
+    "moco": ("study/moco", "MoCo-v2"),
+    "supervised": ("study/supervised", "supervised"),
 }
-"""Pre-training methods on one encoder at CPU scale, with as many images and the same probes."""
+"""Methods of the study by name, with their recipes: one encoder, the same photos and the same optimiser."""
+
+
+def studied(method: str, epochs: int = STUDY_EPOCHS[-1], what: str = "", *overrides: str) -> Same:
+    """Row of a method of the study after some epochs, with `overrides` that `what` describes."""
+    recipe, about = METHODS[method]
+    words = [about, *([what] if what else []), f"{epochs * _PHOTOS:,} images"]
+    return Same(recipe, ", ".join(words), overrides=(f"schedule.epochs={epochs}", *overrides))
+
+
+def over_images(*methods: str) -> dict[str, Same]:
+    """Rows of methods after each of `STUDY_EPOCHS`, as METHOD-EPOCHS; the last is METHOD."""
+    longest = STUDY_EPOCHS[-1]
+    return {m if n == longest else f"{m}-{n}": studied(m, n) for m in methods for n in STUDY_EPOCHS}
+
+
+_FIXED = "1e-30"  # a learning rate that changes no weight
+STUDY = {
+    "random": Same(
+        "study/supervised",
+        "random weights",
+        overrides=("trainer.max_steps=1", f"optimiser.lr={_FIXED}", f"optimiser.groups.matrices.lr={_FIXED}"),
+    ),
+    **over_images("finola", "masked-e", "masked-b", "moco"),
+    "supervised": studied("supervised"),
+}
+"""Methods of pre-training on one encoder at CPU scale."""
+SHORT = 20
+"""Epochs of the ablations of the study."""
+STUDY_BLOCKS = (1, 2, 4)
+STUDY_Q_SIZES = (48, 96, 192, 384)
+DEPTHS = {
+    f"blocks-{blocks}": studied("masked-b", SHORT, f"blocks in the decoder: {blocks}", *overrides)
+    for blocks in STUDY_BLOCKS
+    for overrides in [(f"model.name=residual-map-w64/192x1@8:64+tran{blocks}w128",)]
+}
+SIZES = {
+    f"q-{size}": studied("finola", SHORT, f"size of q: {size}", f"model.name=residual-map-w64/{size}x1@8:64+flat+patch")
+    for size in STUDY_Q_SIZES
+}
+
+
+def studies(
+    name: str,
+    sentence: str,
+    *checks: Check | tuple[Check, ...],
+    metrics: tuple[str, ...],
+    rows: Mapping[str, Same] | None = None,
+) -> Claim:
+    """A claim on rows of the study, by default those of `STUDY` that its checks name."""
+    found = claim(name, sentence, *checks, metrics=metrics)
+    named = {row: STUDY[row] for check in found.checks for row in check.rows if row in STUDY}
+    return replace(found, rows=named | dict(rows or {}))
 
 
 def order(name: str, sentence: str, metrics: tuple[str, ...], *methods: str) -> Claim:
     """The methods of `STUDY` in increasing order of each metric."""
-    checks = tuple(increasing(*methods, metric=metric) for metric in metrics)
-    return claim(name, sentence, *checks, rows={m: STUDY[m] for m in methods}, metrics=PROBE_METRICS)
+    return studies(name, sentence, *(increasing(*methods, metric=metric) for metric in metrics), metrics=metrics)

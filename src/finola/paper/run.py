@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from finola.config import ModelConfig
-from finola.errors import FinolaError, InputError, valid_unicode
+from finola.errors import FinolaError, InputError
 from finola.files import write_json
 from finola.paper.claims import rows_of
-from finola.paper.definitions import PROBE_METRICS, Claim, Same
-from finola.paper.measure import machine, measure, minutes, validation_curve
+from finola.paper.definitions import Claim, Same
+from finola.paper.measure import MEASURED, describe_data, machine, measure, minutes, validation_curve
 from finola.paper.recipes import canonical
 from finola.paper.tables import ROWS, quoted_numbers
 from finola.recipes.loading import load_recipe, settings_of
@@ -81,6 +81,12 @@ class Job:
         path = self.folder / SUMMARY
         return str(json.loads(path.read_text(encoding="utf-8"))["status"]) if path.is_file() else None
 
+    def is_done(self) -> bool:
+        """Whether the run is finished and its metrics are stored in the directory, or it diverged."""
+        path = self.folder / MEASURED
+        stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return self.status() == "diverged" or (self.status() == "finished" and {*self.metrics} <= {*stored})
+
 
 def plan(row: Same, scale: str, seed: int, data: str | None = None, runs: Path = RUNS) -> Job:
     """The run of a row. Equal settings, seed and data give the same run directory, whatever the claim.
@@ -116,25 +122,12 @@ def jobs_of(
             raise InputError(f"The claim {claim.name} has no runs at scale {scale}. Use --scale {claim.scales[0]}.")
     return {
         claim.name: [
-            replace(plan(row, scale, seed, data, runs), metrics=PROBE_METRICS if claim.labelled else ())
+            replace(plan(row, scale, seed, data, runs), metrics=claim.metrics if claim.labelled else ())
             for row in rows_of(claim, scale).values()
             for seed in range(seeds)
         ]
         for claim in claims
     }
-
-
-def describe_data(path: str | None) -> dict[str, Any]:
-    """Name, numbers of photos and a digest of their names, which identify the data of a run."""
-    from finola.data import open_data
-
-    parts = {split: open_data(path, split).source for split in ("train", "val")}
-    digest = hashlib.sha256()
-    for source in parts.values():
-        for index in range(len(source)):
-            digest.update(f"{source.name(index)}\n".encode(errors="surrogateescape"))
-    name = valid_unicode(Path(path or os.environ["FINOLA_DATA"]).name)
-    return {"name": name, **{split: len(source) for split, source in parts.items()}, "digest": digest.hexdigest()[:12]}
 
 
 def reproduce(
@@ -163,10 +156,13 @@ def reproduce(
     every = [(name, job) for name, found in jobs.items() for job in found]
     if reuse:
         every = [(name, job) for name, job in every if job.folder.name not in stored[name]]
-    unique = {job.folder: job for _, job in every}
+    unique: dict[Path, Job] = {}
+    for _, job in every:  # claims that share a run may need different metrics of it
+        needed = (*(unique[job.folder].metrics if job.folder in unique else ()), *job.metrics)
+        unique[job.folder] = replace(job, metrics=tuple(dict.fromkeys(needed)))
     for job in unique.values():
         _check_data(job, described)
-    waiting = [job for job in unique.values() if job.status() not in FINAL]
+    waiting = [job for job in unique.values() if not job.is_done()]
     report(f"{len(unique)} runs, {len(unique) - len(waiting)} of them finished before.")
     threads = SCALES[scale].threads
     with contextlib.closing(_run_all(waiting, workers, launch or run_job, threads)) as ended:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from finola.paper.definitions import PROBE_METRICS, claim, increasing, near, numbers, table
+from finola.paper.definitions import PROBES, above, exceeds, increasing, near, numbers, table
 from finola.paper.recognition import (
+    DEPTHS,
+    KLT_MARGIN,
     NAME,
+    PARITY,
     Q_SIZES,
+    SIZES,
     STUDY,
     TUNING,
     against_labels,
@@ -13,9 +17,11 @@ from finola.paper.recognition import (
     detectors,
     mix,
     order,
+    over_images,
     pre_trained,
     probed,
     recipes,
+    studies,
     train,
     tran,
 )
@@ -88,7 +94,15 @@ TABLES = (
     table(
         "table:appendix:ablation-tran-blocks",
         "More transformer blocks in the decoder of masked FINOLA improve probing and barely change fine-tuning.",
-        needs="ImageNet-1K",
+        studies(
+            "decoder-depth",
+            f"More transformer blocks in the decoder improve probing, and change fine-tuning by at most {PARITY:g} %.",
+            *(increasing(*DEPTHS, metric=metric) for metric in ("lin", "tran-1")),
+            near(*list(DEPTHS)[:: len(DEPTHS) - 1], within=PARITY, metric="fine-tuned"),
+            rows=DEPTHS,
+            metrics=(*PROBES, "fine-tuned"),
+        ),
+        page="recognition.md",
         recipes={
             f"masked/b-w2880-tran{blocks}": {
                 "base": "masked/b-w2880-800",
@@ -134,12 +148,12 @@ TABLES = (
             ("tran-1", "fine-tuned"),
             *("moco", "masked-b"),
         ),
-        claim(
+        studies(
             "moco-lin",
-            "Masked FINOLA-B and MoCo-v2 are on par in linear probing (within 3 %).",
-            near("masked-b", "moco", within=3.0, metric="lin"),
-            rows={method: STUDY[method] for method in ("masked-b", "moco")},
-            metrics=PROBE_METRICS,
+            f"Masked FINOLA-B and MoCo-v2 are on par in linear probing (within {PARITY:g} %).",
+            near("masked-b", "moco", within=PARITY, metric="lin"),
+            rows=over_images("masked-b", "moco") | {row: STUDY[row] for row in ("random", "supervised")},
+            metrics=PROBES,
         ),
         page="recognition.md",
         recipes=recipes("moco/w{w}", "_moco", "MoCo-v2 on Mobile-Former W{w}", model=NAME)
@@ -234,12 +248,25 @@ TABLES = (
     table(
         "table:finola-maskfinola",
         "Masked FINOLA reconstructs worse than FINOLA and recognises better; block-wise better than element-wise.",
-        claim(
+        studies(
+            "reconstruction-of-study",
+            f"FINOLA reconstructs at most {KLT_MARGIN:g} dB worse than a KLT with as many components. Otherwise the "
+            "comparison of its features would have no subject.",
+            exceeds("finola", "psnr", "klt", by=-KLT_MARGIN),
+            metrics=("psnr", "klt", "lin"),
+        ),
+        studies(
+            "masking-probes",
+            "In probing, masked FINOLA-B is better than masked FINOLA-E, and that better than FINOLA.",
+            *(increasing("finola", "masked-e", "masked-b", metric=metric) for metric in ("lin", "tran-1")),
+            rows=over_images("finola", "masked-e", "masked-b"),
+            metrics=PROBES,
+        ),
+        order(
             "masking",
-            "Masked FINOLA-B recognises better than masked FINOLA-E, and that better than FINOLA.",
-            *(increasing("finola", "masked-e", "masked-b", metric=m) for m in ("lin", "tran-1", "fine-tuned")),
-            rows=STUDY,
-            metrics=PROBE_METRICS,
+            "After fine-tuning, masked FINOLA-B is better than masked FINOLA-E, and that better than FINOLA.",
+            ("fine-tuned",),
+            *("finola", "masked-e", "masked-b"),
         ),
         page="recognition.md",
         recipes=probed("e-w2880", "2880", "masked FINOLA-E", "masked-e-w2880")
@@ -264,7 +291,14 @@ TABLES = (
     table(
         "table:appendix:finola-maskedfinola-probing",
         "No size of q brings the probing accuracy of FINOLA near that of masked FINOLA.",
-        needs="ImageNet-1K",
+        studies(
+            "size-of-q",
+            f"Whatever the size of q, FINOLA is more than {PARITY:g} % below masked FINOLA-E in probing.",
+            *(above(size, "masked-e-20", by=PARITY, metric=metric) for size in SIZES for metric in ("lin", "tran-1")),
+            rows=SIZES,
+            metrics=PROBES,
+        ),
+        page="recognition.md",
         recipes={
             name: settings
             for size in Q_SIZES
