@@ -14,8 +14,6 @@ from typing import Any
 from fuzz_cases import READERS
 
 from finola.compare.report import quoted
-from finola.paper.recognition import STUDY
-from finola.paper.run import plan
 
 ROOT = Path(__file__).parents[1]
 CONFIGURATIONS = ("aten-default", "avx2", "threads-2", "threads-1")  # of portability.py
@@ -138,8 +136,7 @@ def generated_pages() -> str:
     )
     pages = {WEIGHTS_FOLDER / name / "README.md": cards["card"](name) for name in bundled_models()}
     pages[ROOT / "docs" / "compare.md"] = compare["page"](compare["load"]())
-    parts = [recognition[part]() for part in ("bundled", "study", "speed", "quoted")]
-    pages[ROOT / "docs" / "recognition.md"] = recognition["HEAD"] + "".join(parts)
+    pages[ROOT / "docs" / "recognition.md"] = recognition["page"]()
     stale = [path for path, text in pages.items() if path.read_text(encoding="utf-8") != text]
     return ", ".join(f"{path.relative_to(ROOT)} is not what results/ gives" for path in stale)
 
@@ -209,8 +206,7 @@ def printed(name: str, script: str, result: str, needs: str = "") -> Evidence:
 
 
 CODEC, TRAINING = "tests/codec", "tests/training"
-PROBED = {name: plan(STUDY[name], "cpu", 0).folder / "probe" for name in ("random", "masked-b")}
-ENCODERS = " ".join(f"{name}={folder}" for name, folder in PROBED.items())
+ENCODERS = "random=mf-w720 masked-b=runs/masked-b-w720-128/model"
 PROMISES = (
     Promise(
         "A .finola file decodes to the same latents on every machine; its hash covers all that decides its pixels",

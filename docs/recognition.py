@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from pathlib import Path
 from typing import Any
 
 from finola.paper import probes
 from finola.paper.claims import CLAIMS
-from finola.paper.recognition import STUDY
-from finola.paper.report import mean, verdicts
+from finola.paper.definitions import CRITICAL, PROBES, Same
+from finola.paper.recognition import DEPTHS, EPOCH_IMAGES, METHODS, SIZES, STUDY, STUDY_EPOCHS, over_images
+from finola.paper.report import markdown, mean, verdicts
+from finola.paper.run import plan
 from finola.paper.tables import find_table
+from finola.recipes.loading import load_recipe
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -25,15 +27,16 @@ paper). The encoder is then evaluated with heads: `lin` (a batch norm without af
 
 ## From photos to a classifier
 ```
-finola train masked/b-w720-128 data.path=photos/                    # no labels needed
-finola probe runs/masked-b-w720-128/model photos/ --probes knn lin tran-1   # minutes: features are cached
-finola train probe/tran1-w720-128 data.path=photos/                 # the same settings, with a new crop in every epoch
-finola train finetune/w720-128 data.path=photos/                    # encoder and head, initialised from that probe
-finola classify new.jpg --model runs/finetune-w720-128/model
+finola train study/masked-b data.path=photos/                       # no labels needed, 20 minutes on one core
+finola probe runs/study-masked-b/model photos/ --size 64 --probes knn lin tran-1   # seconds: features are cached
+finola train study/tran1 data.path=photos/                          # the same probe, with a new crop in every epoch
+finola train study/finetune data.path=photos/                       # encoder and head, initialised from that probe
+finola classify new.jpg --model runs/study-finetune/model
 ```
 `finola classify` has no default model: none of the bundled ones is accurate enough.
 `photos/` is a folder with one subfolder per class, or Parquet files with a label column; the number of classes is
-read from it and stored in the model. Recipes without `-128` have the paper's sizes and settings.
+read from it and stored in the model. `study/…` has a small residual encoder and images of 64 pixels, `…-w720-128` the
+smallest Mobile-Former and images of 128 pixels, which takes hours; all others have the paper's sizes and settings.
 
 `finola probe` trains its heads with the settings of `probe/lin-w720-128` and `probe/tran1-w720-128`, on cached features
 of the centre crop and its mirror image.
@@ -64,36 +67,42 @@ The encoder of any of these models can initialise any other: `model.weights=runs
 """
 
 STUDY_IMAGE = "images/study.png"
-STUDY_HEAD = """\
-imagenette128: 5,000 training and 1,000 val photos of ten classes, images of {size} pixels. Every method has the
-same encoder ({encoder}), batches of 64 photos and {images} images of pre-training, {seeds}. `lin`, `knn` and
-`tran-1` are probes of the frozen encoder on cached features (`finola/evaluation/probing.py`; `lin` over {lin} epochs,
-`tran-1` over 10).
-Fine-tuning takes {tuning} epochs, and so does reconstruction: the encoder is frozen; pooling, recurrence and a linear
-decoder are trained. Accuracy on val in percent, PSNR in dB. Curvature is the peak Gaussian curvature of the encoder's
-channels, the mean over channels and 100 val photos, and in second place that of maps scaled to a standard deviation
-of 1.
+STUDY_HEAD = """
+## Pre-training methods on a CPU
+
+    finola reproduce masking-probes --seeds 1       # probes of FINOLA, E and B over images
+    finola reproduce table:finola-maskfinola        # Table 29; the others are listed below
+
+What is compared: FINOLA, its masked variants, MoCo-v2 and supervised training of one encoder, `{encoder}`: two stages
+of residual blocks with 64 and 128 channels, 1.0 M parameters, a map of 1/8 of the image size. imagenette128 has 5,000
+training and 1,000 val photos of ten classes; images have {size} pixels. All methods have batches of 64 photos,
+resized crops of 35 % of the area and up (MoCo-v2 20 %, its published value), flips, one optimiser (Muon for matrices,
+AdamW for the rest) with one set of learning rates, and a cosine schedule. Every length of pre-training is a run of
+its own with a complete schedule.
+
+FINOLA flattens the map into one linear layer to q, since attention pooling learns slowly at this scale; q has 192
+channels on an 8×8 map, and the decoder is linear. E does so with the visible block. B propagates the visible
+positions and has one transformer block of 128 channels in the decoder, less than half of the cost of a training step.
+MoCo-v2 has a queue of 4,096 keys and a momentum of 0.99; it sees two views of every photo.
+
+`lin`, `knn` and `tran-1` are probes of the frozen encoder on cached features (`finola/evaluation/probing.py`; `lin`
+over {lin} epochs, `tran-1` over {tran}). Fine-tuning of encoder and `tran-1` head takes {tuning} epochs, and so does
+reconstruction: the encoder is frozen; a linear layer to q, recurrence and linear decoder are trained. Accuracy on val
+in percent, PSNR in dB.
+"""
+REFERENCE = """
+FINOLA reconstructs the val photos with {psnr} dB, a KLT of as many components with {klt} dB.
+"""
+CURVATURE = """
+Peak Gaussian curvature (Eq. 10), the mean over {photos} val photos and over the 1, 5 and 10 % of the channels of each
+photo where it is largest. It depends on the scale of a map: *scaled* maps are divided by their standard deviation.
+For E and B, z is propagated from the centre block.
 """
 SGD = "study-imagenette128-moco-sgd.json"
-SGD_NOTES = """\
-MoCo-v2 has the optimiser and the learning rate of FINOLA and masked FINOLA here. With its published optimiser, SGD at a
-learning rate of 0.03, it does not learn (`results/{file}`): `lin` is {lin} % after {images} images. On
-training photos the key of a photo's other view is no more similar to its query than the keys of other photos. The loss
-of {first:.1f} after {first_images:,} images is below the {guess:.2f} of guessing only because the queue has older keys,
-which the drift of the encoder distinguishes from the current one: as the learning rate falls, it rises to {last:.2f}.
-"""
-STUDY_NOTES = """\
-In the paper the order of `lin` accuracies is FINOLA ≪ E < B, after 100 epochs (FINOLA) and 1,600 epochs (E and B)
-of ImageNet-1K. Here every method sees less than 0.2 % of as many images, and the order is reversed. The curves say
-more than their last points: FINOLA, whose encoder sees whole images and has the easier task, is ahead from the first
-point on but hardly improves after 51,200 images, while the accuracy of both masked methods rises by four to five
-points with each of the last two doublings. Whether they overtake FINOLA cannot be seen on two cores. E and B are
-level: one leads with one view of every photo, the other with two. The learning rate decreases during the run, so the
-points of a curve are not those of shorter runs. Training with the labels of the same photos is far ahead of all methods
-without labels, and its encoder reconstructs worst of all but the random one.
-
-The batch-norm statistics of the encoder with random weights are estimated on photos first. With the initial means of 0
-and variances of 1, its maps differ by 2 % from photo to photo and are nearly linear in the pixels.
+SGD_NOTES = """
+With the published optimiser of MoCo-v2, SGD at a learning rate of 0.03, an earlier study on another encoder
+(Mobile-Former W720, images of 96 pixels) did not learn (`results/{file}`): `lin` was {lin} % after {images} images,
+and the loss returned to {last:.2f}, that of guessing, as the learning rate fell.
 """
 SPEED_NOTES = """Optimisations: Mobile-Former stores its maps and weights channels-last, so that depthwise convolutions
 read memory in order and maps become tokens without a copy; DyReLU is computed from a mean slope and half a difference
@@ -103,68 +112,98 @@ gradients are flushed to zero.
 """
 
 
-def stored() -> dict[str, dict[str, Any]]:
-    """Stored rows of the claim on all methods, in the order of `STUDY`."""
-    found = json.loads((RESULTS / "reproduce" / "cpu" / "masking.json").read_text(encoding="utf-8"))["rows"]
-    return {row.about: found[row.about] for row in STUDY.values() if row.about in found}
+def stored() -> dict[str, dict[str, dict[str, Any]]]:
+    """Stored metrics of all claims on labelled photos: by row and seed."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for claim in CLAIMS.values():
+        path = RESULTS / "reproduce" / "cpu" / f"{claim.name}.json"
+        if claim.labelled and path.is_file():
+            for row, content in json.loads(path.read_text(encoding="utf-8"))["rows"].items():
+                for seed, metrics in content["seeds"].items():
+                    found.setdefault(row, {}).setdefault(seed, {}).update(metrics)
+    return found
 
 
-def curve(row: dict[str, Any]) -> list[tuple[int, float]]:
-    """Accuracy of `lin` by images seen, the mean over seeds; empty if it was not measured."""
-    curves = [dict(seed.get("lin_curve", ())) for seed in row["seeds"].values()]
-    return [(images, statistics.fmean(seed[images] for seed in curves)) for images in curves[0]]
+def cell(row: Same, metric: str) -> str:
+    """Mean ± standard deviation over seeds of a metric of a row; empty if it was not measured."""
+    seeds = [seed for seed in stored().get(row.about, {}).values() if metric in seed]
+    return mean(seeds, metric) if seeds else ""
+
+
+def values(title: str, rows: dict[str, Same], *metrics: str) -> list[str]:
+    """Table of metrics of the rows that have any, by name; none if no row has."""
+    lines = [(name, *(cell(row, metric) for metric in metrics)) for name, row in rows.items()]
+    lines = [line for line in lines if any(line[1:])]
+    return [*markdown((title, *metrics), lines)] if lines else []
 
 
 def study() -> str:
-    found = stored()
-    one = next(row for row in found.values() if "@" in row["model"])
-    seeds = list(one["seeds"].values())
-    facts = {"encoder": one["model"].partition("/")[0], "size": one["model"].split(":")[1].partition("+")[0]}
-    facts |= {"seeds": "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds", "images": f"{seeds[0]['images']:,}"}
-    head = STUDY_HEAD.format(**facts, tuning=probes.EPOCHS, lin=probes.LIN_EPOCHS)
-    lines = [
-        "\n## Pre-training methods on two cores\n",
-        "    finola reproduce masking --seeds 1\n",
-        head,
-        "| pre-training | lin | knn | tran-1 | fine-tuned | reconstruction, dB | curvature |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for method, row in found.items():
-        metrics = ("lin", "knn", "tran-1", "fine-tuned", "reconstruction")
-        cells = [mean(list(row["seeds"].values()), metric) for metric in metrics]
-        raw, scaled = (mean(list(row["seeds"].values()), name) for name in ("curvature", "curvature_of_scaled_maps"))
-        lines.append(f"| {method} | {' | '.join(cells)} | {raw}, {scaled} |")
-    curves = {method: curve(row) for method, row in found.items() if curve(row)}
-    points = [images for images, _ in next(iter(curves.values()))]
-    lines += [
-        "\nAccuracy of `lin` on one view of every photo during pre-training, by images seen "
-        "(the learning rate follows one cosine over the whole run):\n",
-        "| pre-training | " + " | ".join(f"{point:,}" for point in points) + " |",
-        "|---|" + "---|" * len(points),
-    ]
-    for method, values in curves.items():
-        lines.append(f"| {method} | " + " | ".join(f"{lin:.1f}" for _, lin in values) + " |")
-    lines += [f"\n![Accuracy of linear probes over images seen]({STUDY_IMAGE})\n"]
+    recipe: Any = plan(STUDY["masked-b"], "cpu", 0).recipe
+    encoder, side = recipe.model.name.partition("/")[0], recipe.image_size[0]
+    facts = {"lin": probes.LIN_EPOCHS, "tran": load_recipe("study/tran1").schedule.epochs, "tuning": probes.EPOCHS}
+    lines = [STUDY_HEAD.format(encoder=encoder, size=side, **facts)]
+    finals = {"random weights": STUDY["random"]} | {about: STUDY[method] for method, (_, about) in METHODS.items()}
+    lines += values("pre-training", finals, *PROBES, "fine-tuned", "reconstruction")
+    if psnr := cell(STUDY["finola"], "psnr"):
+        lines.append(REFERENCE.format(psnr=psnr, klt=cell(STUDY["finola"], "klt")))
+    for metric in PROBES:
+        lines += curves(metric)
+    if any(points(method, "lin") for method in CURVES):
+        lines.append(f"![Accuracy of linear probes over images seen]({STUDY_IMAGE})\n")
+    lines += values("decoder of B (Table 23)", {row.about: row for row in DEPTHS.values()}, *PROBES, "fine-tuned")
+    lines += values("FINOLA by the size of q (Table 30)", {row.about: row for row in SIZES.values()}, *PROBES)
+    lines += curvatures()
     claims = [claim for claim in CLAIMS.values() if claim.labelled]
-    lines += (
-        verdicts(claims, RESULTS / "reproduce") + [f"- *{claim.name}*: {claim.sentence}" for claim in claims] + [""]
-    )
-    return "\n".join([*lines, STUDY_NOTES, sgd_notes()])
+    lines += verdicts(claims, RESULTS / "reproduce")
+    lines += [f"- *{claim.name}*: {claim.sentence}" for claim in claims]
+    return "\n".join([*lines, sgd_notes()])
+
+
+CURVES = ("finola", "masked-e", "masked-b", "moco")
+
+
+def points(method: str, metric: str) -> list[tuple[int, float]]:
+    """Images seen and metric, the mean over seeds, of the runs of a method that were measured."""
+    found = []
+    for row in over_images(method).values():
+        seeds = [seed for seed in stored().get(row.about, {}).values() if seed.get(metric) is not None]
+        if seeds:
+            found.append((seeds[0]["images"], statistics.fmean(seed[metric] for seed in seeds)))
+    return found
+
+
+def curves(metric: str) -> list[str]:
+    """Table of a metric by the number of images of pre-training."""
+    lines = [(METHODS[method][1], *(cell(row, metric) for row in over_images(method).values())) for method in CURVES]
+    lines = [line for line in lines if any(line[1:])]
+    columns = (f"{metric}, by images seen", *(f"{epochs * EPOCH_IMAGES:,}" for epochs in STUDY_EPOCHS))
+    return [*markdown(columns, lines)] if lines else []
+
+
+def curvatures() -> list[str]:
+    """Table of the curvature of z and of the encoder's map."""
+    lines = []
+    for method in ("finola", "masked-e", "masked-b"):
+        for kind, name in (("z", "z"), ("encoder", "map of the encoder")):
+            cells = [
+                ", ".join(cell(STUDY[method], f"{kind}-curvature-{percent}{suffix}") for percent in CRITICAL)
+                for suffix in ("", "-scaled")
+            ]
+            if any(text.strip(", ") for text in cells):
+                lines.append((METHODS[method][1], name, *cells))
+    if not lines:
+        return []
+    return [CURVATURE.format(photos=probes.CURVATURE_PHOTOS), *markdown(("", "map", "as it is", "scaled"), lines)]
 
 
 def sgd_notes() -> str:
     """What became of MoCo-v2 with its published optimiser."""
     found = json.loads((RESULTS / SGD).read_text())
-    (first_images, first), (_, last) = found["loss"][1], found["loss"][-1]
-    points = found["curve"]
     return SGD_NOTES.format(
         file=SGD,
-        lin=", ".join(f"{point['lin']:.1f}" for point in points),
-        images=", ".join(f"{point['images']:,}" for point in points),
-        first=first,
-        first_images=first_images,
-        guess=math.log(4097),
-        last=last,
+        lin=", ".join(f"{point['lin']:.1f}" for point in found["curve"]),
+        images=", ".join(f"{point['images']:,}" for point in found["curve"]),
+        last=found["loss"][-1][1],
     )
 
 
@@ -174,14 +213,13 @@ def plot_study() -> None:
     from finola.plotting.style import save_figure
 
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    images: list[int] = []
-    for method, row in stored().items():
-        if points := curve(row):
-            images = [seen for seen, _ in points]
-            axes.plot(images, [lin for _, lin in points], marker="o", label=method)
-        else:
-            axes.axhline(row["seeds"]["0"]["lin"], color="grey", linestyle=":", label=method)
+    for method in CURVES:
+        if measured := points(method, "lin"):
+            axes.plot(*zip(*measured, strict=True), marker="o", label=METHODS[method][1])
+    if not axes.lines:
+        return
     axes.set(xscale="log", xlabel="images seen, thousands", ylabel="accuracy of a linear probe, %")
+    images = [epochs * EPOCH_IMAGES for epochs in STUDY_EPOCHS]
     axes.set_xticks(images, [f"{number / 1000:.0f}" for number in images], minor=False)
     axes.minorticks_off()
     figure.legend(fontsize="small", loc="outside right upper", frameon=False)

@@ -19,6 +19,7 @@ from finola.paper import cost
 from finola.paper.claims import CLAIMS, SOURCES, commands_of, examined, find_claims, labels_of, rows_of
 from finola.paper.definitions import PROBE_METRICS, Claim, Same
 from finola.paper.recipes import canonical
+from finola.paper.recognition import STUDY
 from finola.paper.report import judge
 from finola.paper.run import Job, jobs_of, plan
 from finola.paper.tables import EVERYTHING, FIGURES, ROWS, TABLES, number, quoted_numbers
@@ -180,7 +181,8 @@ def test_every_claim_is_judged_by_files_of_the_repository(claim: Claim) -> None:
 def test_an_order_of_pre_training_methods(tmp_path: Path, lin: tuple[float, ...], status: str) -> None:
     claim = CLAIMS["masking"]
     rows = {row.about: {"seeds": {"0": dict.fromkeys(PROBE_METRICS, 0.0)}} for row in rows_of(claim).values()}
-    for method, value in zip(("FINOLA", "masked FINOLA-E", "masked FINOLA-B"), (*lin, None), strict=False):
+    methods = [STUDY[method].about for method in ("finola", "masked-e", "masked-b")]
+    for method, value in zip(methods, (*lin, None), strict=False):
         rows[method] = {"seeds": {} if value is None else {"0": dict.fromkeys(PROBE_METRICS, value)}}
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "masking.json").write_text(json.dumps({"claim": "masking", "rows": rows}))

@@ -73,6 +73,16 @@ def test_encoder_pooling_and_recurrence_are_copied_from_a_masked_model(masked: P
         build_model(AutoencoderSection("mf-w2880/16x1@4:64", weights=str(masked.parent / "narrow")))
 
 
+def test_flat_pooling_of_another_map_starts_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "residual-map-w4/8x1@4:32+flat+patch"
+    masked = MaskedFinola(name, "e")
+    masked.save_pretrained(tmp_path)
+    own = build_model(AutoencoderSection(name, weights=str(tmp_path))).state_dict()
+    given = masked.state_dict()
+    assert all(torch.equal(given[key], own[key]) for key in given if key.startswith(("encoder.", "transition.")))
+    assert "From scratch: decoder, pool" in capsys.readouterr().err
+
+
 def test_frozen_parameters_and_statistics_do_not_change_in_training(masked: Path, tmp_path: Path) -> None:
     words = [f"model.name={NAME}", f"model.weights={masked}", "model.frozen=[encoder.*]", "model.init=null"]
     words += ["data.val_size=64", "optimiser.groups={}", "optimiser.lr=1e-2", "trainer.max_steps=3"]

@@ -55,14 +55,7 @@ ALIASES: dict[str, str] = (
     | {"masked/b-w2880-tran4": "masked/b-w2880-800", "fit": "cpu/channels/3072"}
 )
 """Names of recipes that repeat another one: the same settings under the name of another table."""
-STARTING_POINTS = (
-    "smoke",
-    "fit",
-    "waves-tile64",
-    "masked/b-w720-128",
-    "probe/tran1-w720-128",
-    "detection/dec-211-w720-192",
-)
+STARTING_POINTS = ("smoke", "fit", "waves-tile64", "study/masked-b", "study/tran1", "detection/dec-211-w720-192")
 """Recipes to start from: none needs a GPU, the first no data."""
 GROUPS: dict[str, str] = {
     **{f"paper/{name}/": f"{cite(table.label, table.part)} of the paper" for name, table in _TABLES.items()},
@@ -72,6 +65,7 @@ GROUPS: dict[str, str] = {
     "finetune/": "fine-tuning of encoder and head, initialised from a probe",
     "supervised/": "the same encoder and head from scratch with labels",
     "moco/": "MoCo-v2 on the same encoders",
+    "study/": "pre-training methods on one small encoder, on a CPU",
     "detection/": "DETR and Mask R-CNN on COCO",
 }
 """Recipes that are listed together, by the prefix of their names."""

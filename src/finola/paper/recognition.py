@@ -119,9 +119,10 @@ def mix(width: int) -> dict[str, float]:
 
 STUDY_EPOCHS = (5, 10, 20, 41)
 """Lengths of pre-training in the study at CPU scale. Each is a run of its own, whose learning rate falls to the end."""
-_PHOTOS = 4992  # of imagenette128 in an epoch of whole batches
+EPOCH_IMAGES = 4992
+"""Images of an epoch: those of imagenette128 in whole batches of 64."""
 PARITY = 3.0
-"""Accuracies in percent that differ by at most as much are on par: two standard errors on 1,000 photos."""
+"""Accuracies in percent that differ by at most as much are on par: two standard errors on 1,000 val photos."""
 KLT_MARGIN = 1.0
 """FINOLA has learnt to reconstruct if its PSNR is at most as many dB below that of a KLT of as many components."""
 METHODS = {
@@ -137,7 +138,7 @@ METHODS = {
 def studied(method: str, epochs: int = STUDY_EPOCHS[-1], what: str = "", *overrides: str) -> Same:
     """Row of a method of the study after some epochs, with `overrides` that `what` describes."""
     recipe, about = METHODS[method]
-    words = [about, *([what] if what else []), f"{epochs * _PHOTOS:,} images"]
+    words = [about, *([what] if what else []), f"{epochs * EPOCH_IMAGES:,} images"]
     return Same(recipe, ", ".join(words), overrides=(f"schedule.epochs={epochs}", *overrides))
 
 

@@ -250,8 +250,8 @@ TABLES = (
         "Masked FINOLA reconstructs worse than FINOLA and recognises better; block-wise better than element-wise.",
         studies(
             "reconstruction-of-study",
-            f"FINOLA reconstructs at most {KLT_MARGIN:g} dB worse than a KLT with as many components. Otherwise the "
-            "comparison of its features would have no subject.",
+            f"FINOLA reconstructs at most {KLT_MARGIN:g} dB worse than a KLT with as many components: the precondition "
+            "of all comparisons with its features.",
             exceeds("finola", "psnr", "klt", by=-KLT_MARGIN),
             metrics=("psnr", "klt", "lin"),
         ),

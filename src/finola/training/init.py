@@ -102,6 +102,8 @@ def initialise_autoencoder(model: Autoencoder, name: str) -> None:
             )
     else:
         given = read_weights(folder / WEIGHTS)
+        if model.config.flat:  # its linear layer belongs to the map of one image size; a masked model sees a quarter
+            parts = ("encoder", "transition")
     for part in parts:
         copied, replaced = ({k: v for k, v in state.items() if _part(k) == part} for state in (given, own))
         if (copied or part == "encoder") and not same_shapes(copied, replaced):
