@@ -86,7 +86,7 @@ STUDY_NOTES = """\
 In the paper the order of `lin` accuracies is FINOLA ≪ E < B, after 100 epochs (FINOLA) and 1,600 epochs (E and B)
 of ImageNet-1K. Here every method sees less than 0.2 % of as many images, and the order is reversed. The curves say
 more than their last points: FINOLA, whose encoder sees whole images and has the easier task, is ahead from the first
-point on but hardly improves after 51,200 images, while the accuracy of both masked methods rises by four to five
+point on but hardly improves after 51,200 images, while the accuracy of both masked methods rises by 3.7 to 5.2
 points with each of the last two doublings. Whether they overtake FINOLA cannot be seen on two cores. E and B are
 level: one leads with one view of every photo, the other with two. The learning rate decreases during the run, so the
 points of a curve are not those of shorter runs. Training with the labels of the same photos is far ahead of all methods
