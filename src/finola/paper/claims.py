@@ -122,8 +122,8 @@ def _bundled(folder: Path) -> Results:
 
 
 def _propagation(folder: Path) -> Results:
-    """Speed-up over the sequential loop by map, with one and two threads."""
-    found = [_read(folder / f"bench-propagation-{threads}.json")["over_sequential"] for threads in (1, 2)]
+    """Speed-up over the sequential loop by map, in two runs."""
+    found = [_read(folder / f"bench-propagation-{run}.json")["over_sequential"] for run in (1, 2)]
     return {
         f"{side}x{side}": [{"speed-up": row["ratio"]} for rows in found for row in rows if row["side"] == side]
         for side in (16, 64)

@@ -56,7 +56,7 @@ FIGURES = (
         claim(
             "parallel",
             "Propagation in parallel is at least 1.3 times as fast as position by position on a map of 16×16, and "
-            "3 times on 64×64 (C = 3072, one and two threads).",
+            "3 times on 64×64 (C = 3072, two threads).",
             at_least("16x16", "speed-up", 1.3),
             at_least("64x64", "speed-up", 3.0),
             source="propagation",

@@ -37,17 +37,59 @@ finola reproduce all --data imagenet/ --scale paper
 ```
 
 At scale `paper` the runs are those of the paper, on ImageNet-1K. At scale `cpu` they are small twins, `cpu/…`, on
-images of {TWIN.image_size} pixels, with one thread each; [readings.md](readings.md) says how they were chosen.
-Absolute values of the two scales are not comparable. For all other tables, `--dry-run` prints the commands of their
-rows. *PSNR in training mode* is that of training photos, with the batch statistics that a training step has.
-Claims on recognition need labelled photos and are not part of `all`; [recognition.md](recognition.md) describes their
-metrics.
+images of {TWIN.image_size} pixels, with one thread each; [readings.md](readings.md) says how they were chosen. Absolute
+values of the two scales are not comparable: the images, the models and the data differ, and photos256 is easier than
+ImageNet-1K val (the DCT has 0.03 to 0.66 dB more on it, [compare.md](compare.md)). For all other tables, `--dry-run`
+prints the commands of their rows. *PSNR in training mode* is that of training photos, with the batch statistics that a
+training step has. Claims on recognition need labelled photos and are not part of `all`;
+[recognition.md](recognition.md) describes their metrics. [Questions of readers](#questions-of-readers) and the
+[papers of the series](#papers-of-the-series) are at the end.
 """
 MEASURED_HEAD = """\
 These claims are judged by stored outputs of `finola compare`, `finola evaluate` and `benchmarks/`. Most have one result
 per row, so that they hold weakly at best; in *dct* and *wavelets* the rows of FINOLA are runs over several seeds, in
-*parallel* there are two numbers of threads. [compare.md](compare.md) and [speed.md](speed.md) have all rows and the
-commands.
+*parallel* there are two runs. [compare.md](compare.md) and [speed.md](speed.md) have all rows and the commands.
+
+`tile32` and `photo256` are not models of the paper. Their plane waves are fixed: A, B and the read-out are computed
+from frequencies, and neither trained nor stored. Trained are the networks on pixels and, in `tile32`, the codebook.
+[elastic.md](elastic.md) says how much of the PSNR of `tile32` each part contributes, and compares it with a KLT that
+chooses its lengths in the same way. Verdicts on models whose A and B are trained are those of the section above.
+"""
+CONTEXT = """\
+## Papers of the series
+
+The tables and figures on this page are those of *Exploring Invariance in Images through One-way Wave Equations* (ICML
+2025), the later version of arXiv 2310.12976. Related papers of the same authors:
+
+- *Image as First-Order Norm+Linear Autoregression* (arXiv 2305.16319, 2023) introduces FINOLA for reconstruction and,
+  by masked prediction, for recognition. §5 and appendix B of the present paper have these experiments.
+- *On the Hidden Waves of Image* (arXiv 2310.12976v1, 2023), the first version, starts from the wave equations: an image
+  is, to a good approximation, their solution for an initial condition, and the sum of special solutions, each of which
+  is a first-order autoregression with the same matrices. Sums of several solutions are examined by *paths*, the
+  equations themselves by *waves* and *wave-equation*.
+- *On a Hidden Property in Computational Imaging* (arXiv 2410.08498, 2024) reports that measurement and image of an
+  inverse problem (full waveform inversion, computed tomography, electromagnetic inversion) follow the same one-way wave
+  equations in a latent space, with initial conditions that are linearly correlated. This package has no data, recipe or
+  claim for it: it is not reproduced.
+
+## Questions of readers
+
+- **Why are the DCT and the KLT the baselines?** A model of this kind encodes an image as a number of real coefficients.
+  A linear code with as many coefficients is the simplest method that does the same, and the KLT is the one with the
+  least squared error on its training photos. The paper compares with the DCT and wavelets. A model that is not better
+  than a KLT has learned nothing that a linear code does not have, so it stands beside every result
+  ([compare.md](compare.md), claim *fit*), also with lengths by need ([elastic.md](elastic.md)).
+- **Are the wave equations satisfied?** By the fixed plane waves they are, for every input and by construction
+  ([waves.md](waves.md)). With random initial A and B they were not after training: see *wave-equation*. What a
+  recurrence determines of its speeds, and on which scale to read a residual, is derived in [speeds.md](speeds.md).
+- **Is the recurrence necessary?** *recurrence-residual* and *recurrence-linear* compare it with repetition, a free
+  linear map and a Conv-AE between the same encoder and decoder.
+- **Does it scale?** Not known from this page: all runs are small and were made on two CPU cores. *channels*, *paths*
+  and *resolution* vary the size within these limits, [wave-start.md](wave-start.md) shows that more channels are hardly
+  used from random A and B within few images, and [scale.md](scale.md) estimates the cost of the paper's runs on GPUs.
+- **How does it compare with learned codecs?** They are quoted beside the files of this package in
+  [compare.md](compare.md). On Kodak at 0.19 bits per pixel all of them but the factorised prior are better than
+  `tile32`.
 """
 
 
@@ -177,7 +219,8 @@ def generate(results: Path) -> str:
     lines += ["## Verdicts on comparisons", "", MEASURED_HEAD, *verdicts(measured, results)]
     lines += [*(f"- *{claim.name}*: {claim.sentence}" for claim in measured), ""]
     rows = [(cite(t.label, t.part), t.sentence, status_of(t, results)) for t in (*TABLES, *FIGURES)]
-    return "\n".join([*lines, "## Every table and figure", "", *markdown(("", "statement", "verdict"), rows)])
+    lines += ["## Every table and figure", "", *markdown(("", "statement", "verdict"), rows)]
+    return "\n".join([*lines, CONTEXT])
 
 
 def _details(claim: Claim, result: dict[str, Any], times: dict[str, Any]) -> list[str]:

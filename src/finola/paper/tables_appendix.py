@@ -20,6 +20,7 @@ TABLES = (
         "FINOLA reconstructs better than the first stage of generative models at a similar number of latents, except "
         "at the largest one.",
         needs="ImageNet-1K",
+        page="compare.md",
         quoted=numbers(
             "method latents shape psnr",
             ("DALL-E", None, "32x32x-", 22.8),

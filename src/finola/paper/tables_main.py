@@ -150,7 +150,8 @@ TABLES = (
         ),
         claim(
             "dct-bundled",
-            "The bundled model tile32 is better than the DCT with fewer latents.",
+            "The bundled model tile32, whose plane waves are fixed and whose codebook and networks on pixels are "
+            "trained, is better than the DCT with fewer latents.",
             increasing("DCT, first 1", "tile32, 2048 latents"),
             increasing("DCT, first 3", "tile32, 8192 latents"),
             source="bundled",
@@ -178,7 +179,8 @@ TABLES = (
         ),
         claim(
             "wavelets-bundled",
-            "The bundled model tile32 is better than the DWT and the DTCWT with fewer latents.",
+            "The bundled model tile32, whose plane waves are fixed and whose codebook and networks on pixels are "
+            "trained, is better than the DWT and the DTCWT with fewer latents.",
             increasing("DWT, scale 3 LL", "tile32, 2048 latents"),
             increasing("DWT, scale 3", "tile32, 8192 latents"),
             increasing("DTCWT, scale 3 LL", "tile32, 2048 latents"),

@@ -180,6 +180,7 @@ TABLES = (
             label,
             sentence,
             needs="ImageNet-1K and COCO 2017",
+            page="detection.md",
             recipes={
                 f"detection/{prefix}-{row['decoder']}-w{row['width']}": {
                     "base": base,
@@ -230,6 +231,7 @@ TABLES = (
         "table:coco-det-detr-cmp",
         "The detector is comparable to DETR variants with fewer multiply–adds.",
         needs="ImageNet-1K and COCO 2017",
+        page="detection.md",
         quoted=numbers(
             "method queries ap ap50 ap75 ap_small ap_medium ap_large multiply_adds_g parameters_m",
             ("DETR-DC5", 100, 43.3, 63.1, 45.9, 22.5, 47.3, 61.1, 187, 41),
