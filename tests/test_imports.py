@@ -13,7 +13,7 @@ import finola
 
 ROOT = Path(finola.__file__).parent
 LAYERS = (
-    {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
+    {"errors", "files", "urls", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
     | {"paper.definitions", "paper.recipes", "paper.tables"}
     | {
         "paper.evidence",

@@ -16,9 +16,9 @@ from typing import IO, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from finola.batch.memory import causes, is_out_of_memory
 from finola.batch.storage import Folder
-from finola.data.remote import file_system_errors, without_credentials
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, FinolaError, InputError, first_line, valid_unicode
+from finola.urls import file_system_errors, without_credentials
 
 Result = TypeVar("Result")
 

@@ -14,7 +14,6 @@ from typing import Any
 from finola import __version__
 from finola.batch.jobs import Done, Engine, Failure, Job, PhotoError, Record, Shard, Task, plan
 from finola.batch.storage import Folder, is_private_source
-from finola.data.remote import is_url, without_credentials
 from finola.data.sources import Source
 from finola.errors import (
     CorruptFileError,
@@ -27,6 +26,7 @@ from finola.errors import (
 )
 from finola.files import output_paths
 from finola.locations import locate
+from finola.urls import is_url, without_credentials
 
 LOCAL, RAY = "local", "ray"
 SHARD_SIZE = 1000

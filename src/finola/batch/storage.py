@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import IO, Any
 
-from finola.data.remote import file_system_errors, is_url, open_url, without_credentials
 from finola.files import PART, write_bytes
 from finola.locations import check_regular, user_path
+from finola.urls import file_system_errors, is_url, open_url, without_credentials
 
 
 class Folder:

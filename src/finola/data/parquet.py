@@ -10,11 +10,12 @@ import numpy as np
 from PIL import Image
 
 from finola.data.checks import parse_json
-from finola.data.remote import File, RemoteFile, open_binary, size_of, without_credentials
+from finola.data.remote import File, RemoteFile, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, require, shorten
 from finola.image_io import open_photo
 from finola.locations import check_regular
+from finola.urls import without_credentials
 
 IN_MEMORY = 2**30
 """Total size in bytes up to which all rows are cached in memory; larger data is read by row groups (`blocks`)."""
