@@ -23,7 +23,7 @@ LAYERS = (
         "paper.tables_appendix",
         "paper.tables_recognition",
     }
-    | {"image_io", "image_checks", "recipes", "checks", "pixel_net", "layers", "serialization", "hub", "workers"},
+    | {"image_io", "image_checks", "recipes", "checks", "pixel_net", "layers", "serialization", "hub", "jobs"},
     {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
     | {"model_zoo", "model_counts"},
     {"codec", "data", "deployment"},

@@ -1,6 +1,6 @@
-"""The unit of work of every engine: one shard of a data set, computed and written by one function, `Job.do`.
+"""The unit of work on data sets: a shard, computed and written by one function, `ShardWork`.
 
-A shard is a range of indices of the source. Its file depends on the shard and the task alone, not on the engine, the
+A shard is a range of indices of the source. Its file depends on the shard and the task alone, not on the pool, the
 number of workers or the other shards, up to rounding errors of q with another number of threads. So a shard may be done
 again at any time by any process.
 """
@@ -8,22 +8,22 @@ again at any time by any process.
 from __future__ import annotations
 
 import hashlib
-import json
-import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import IO, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
-from finola.batch.memory import causes, is_out_of_memory
-from finola.batch.storage import Folder
-from finola.data.sources import Source
 from finola.errors import CorruptFileError, FinolaError, InputError, first_line, valid_unicode
+from finola.jobs.memory import causes, is_out_of_memory
+from finola.jobs.store import Store
 from finola.urls import file_system_errors, without_credentials
+
+if TYPE_CHECKING:
+    from finola.data.sources import Source
 
 Result = TypeVar("Result")
 
-SAME, ATTEMPTS = 2, 4
-"""Attempts at a shard with unchanged memory, and in all."""
+PARQUET, TAR = "part-{:05d}.parquet", "shard-{:05d}.tar"
+"""Names of the files of a shard, by its number."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,6 @@ class Shard:
 
     def __str__(self) -> str:
         return f"Shard {self.number} (photos {self.start} to {self.stop - 1})"
-
-    def file(self, template: str) -> str:
-        """Name of the file of this shard."""
-        return template.format(self.number)
 
     @property
     def record(self) -> str:
@@ -82,17 +78,13 @@ class Record:
     sha256: str
     errors: tuple[PhotoError, ...] = ()
 
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
     @classmethod
-    def from_json(cls, data: bytes) -> Record:
-        """Parse a record; raises CorruptFileError unless all fields are present and have the right types."""
+    def of(cls, fields: dict[str, Any]) -> Record:
+        """Check the fields of a stored record; raises CorruptFileError unless all are present with the right types."""
         try:
-            fields = json.loads(data)
             errors = tuple(PhotoError(**error) for error in fields.pop("errors"))
             record = cls(**fields, errors=errors)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (TypeError, KeyError) as error:
             raise CorruptFileError(f"Corrupt record of a shard: {first_line(error)}.") from error
         kinds = {"run": str, "number": int, "rows": int, "size": int, "sha256": str}
         wrong = [name for name, kind in kinds.items() if type(getattr(record, name)) is not kind]
@@ -132,117 +124,78 @@ class Task(Protocol):
 
 
 class Done(NamedTuple):
-    """A finished shard, as an engine returns it."""
+    """A finished shard."""
 
     record: Record
     notes: tuple[str, ...] = ()
+    skipped: bool = False  # an earlier run had finished it
 
 
 @dataclass(frozen=True)
-class Failure:
-    """An exception in a worker, in a form that can be sent to another process or machine."""
-
-    message: str
-    is_defect: bool = False
-    system: tuple[int, str, str] | None = None  # errno, message and file of an operating system error
-
-    def throw(self) -> None:
-        """Raise the exception again."""
-        if self.is_defect:
-            raise RuntimeError(f"A worker failed:\n{self.message}")
-        if self.system is not None:
-            raise OSError(*self.system)
-        raise InputError(self.message)
-
-
-@dataclass(frozen=True)
-class Job:
-    """A task on a data set with an output folder. It can be sent to other processes and machines."""
+class ShardWork:
+    """A task on a data set with an output folder, called with one shard after the other."""
 
     task: Task
     source: Source
     out: str
     run: str  # digest of the manifest
 
-    def do(self, shard: Shard) -> Done:
-        """Compute a shard, write its file, then its record."""
-        made = self.task.make(self.source, shard)
-        folder = Folder(self.out)
+    def __call__(self, shard: Shard) -> Done:
+        """Compute a shard, write its file, then its record, unless an earlier run has done so."""
+        store = Store(self.out)
+        found = self._finished(store, shard)
+        if found is not None:
+            return Done(found, skipped=True)
+        made = self._made(shard, store)
         digest = hashlib.sha256(made.data).hexdigest()
         record = Record(self.run, shard.number, made.rows, len(made.data), digest, tuple(made.errors))
-        folder.write(shard.file(self.task.template), made.data)
-        folder.write(shard.record, record.to_json())
+        store.write(self._file(shard), made.data)
+        store.write_record(shard.record, asdict(record))
         return Done(record, made.notes)
 
-    def attempt(self, shard: Shard) -> Done | Failure:
-        """`do`, with exceptions returned instead of raised."""
+    def smaller(self) -> ShardWork | None:
+        """The same work with less memory; None if it cannot have less."""
+        task = self.task.smaller()
+        return None if task is None else replace(self, task=task)
+
+    def _made(self, shard: Shard, store: Store) -> Made:
         try:
-            return self.do(shard)
+            return self.task.make(self.source, shard)
         except OSError as error:
-            if error.errno is None or not error.strerror:
-                return Failure(str(error))
-            return Failure(
-                str(error), system=(error.errno, error.strerror, str(error.filename or Folder(self.out).where))
-            )
-        except (FinolaError, ValueError) as error:
-            return Failure(str(error) or type(error).__name__)
+            if error.errno is None or not error.strerror or error.filename:
+                raise
+            raise OSError(error.errno, error.strerror, store.where) from error
+        except (FinolaError, ValueError):
+            raise
         except Exception as error:
-            if is_out_of_memory(error):
-                hint = "Out of memory: use fewer workers, a smaller batch or a smaller model."
-                return Failure(str(error) if str(error).startswith("Out of memory") else hint)
-            return Failure(traceback.format_exc(), is_defect=True)  # the main process shows the traceback
+            if not is_out_of_memory(error):
+                raise
+            hint = "Out of memory: use fewer workers, a smaller batch or a smaller model."
+            raise InputError(str(error) if str(error).startswith("Out of memory") else hint) from error
 
-    def for_attempt(self, attempt: int) -> Job | None:
-        """The job for the first, second, … attempt at a shard: with less memory after several; None after the last.
+    def _file(self, shard: Shard) -> str:
+        return self.task.template.format(shard.number)
 
-        A worker that is killed has often used too much memory.
-        """
-        if attempt > ATTEMPTS:
-            return None
-        task = self.task
-        for _ in range(attempt - SAME):
-            task = task.smaller() or task
-        return self if task is self.task else replace(self, task=task)
-
-    def finished(self, folder: Folder, shard: Shard) -> Record | None:
+    def _finished(self, store: Store, shard: Shard) -> Record | None:
         """Record of a shard if its file is complete and belongs to this run; None if the shard is to be done."""
+        name = self._file(shard)
         try:
-            data = folder.read(shard.record)
-            if data is None:
+            fields = store.record(shard.record)
+            if fields is None:
                 return None
-            record = Record.from_json(data)
-            name = shard.file(self.task.template)
-            if (record.run, record.number) != (self.run, shard.number) or folder.size(name) != record.size:
+            record = Record.of(fields)
+            if (record.run, record.number) != (self.run, shard.number) or store.size(name) != record.size:
                 return None
             if record.rows + len(record.errors) != len(shard) or any(error.temporary for error in record.errors):
                 return None
-            with file_system_errors(name), folder.open(name) as stream:
-                if folder.is_local and hashlib.sha256(stream.read()).hexdigest() != record.sha256:
+            with file_system_errors(name), store.open(name) as stream:
+                if store.is_local and hashlib.sha256(stream.read()).hexdigest() != record.sha256:
                     return None
                 stream.seek(0)
                 self.task.check(stream, record.rows)
         except (CorruptFileError, OSError):
             return None
         return record
-
-
-Engine = Generator[Done | Failure | str, None, None]
-"""Results of an engine as they arrive, and messages for the user."""
-
-
-def result_to_json(result: Done | Failure) -> str:
-    """Serialise a result for an engine that returns text; `result_from_json` is the inverse."""
-    if isinstance(result, Failure):
-        return json.dumps({"failure": asdict(result)})
-    return json.dumps({"record": result.record.to_json().decode(), "notes": result.notes})
-
-
-def result_from_json(text: str) -> Done | Failure:
-    fields = json.loads(text)
-    if "failure" in fields:
-        system = fields["failure"].pop("system")
-        return Failure(**fields["failure"], system=None if system is None else tuple(system))
-    return Done(Record.from_json(fields["record"].encode()), tuple(fields["notes"]))
 
 
 def attempt_photo(work: Callable[[int], Result], source: Source, index: int, errors: list[PhotoError]) -> Result | None:
