@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from finola.data.checks import parse_json
-from finola.data.remote import File, RemoteFile, open_binary, size_of
+from finola.data.remote import File, RemoteFile, extent_of, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, require, shorten
 from finola.image_io import open_photo
@@ -83,7 +83,7 @@ class ParquetSource(Source):
         return int(self._labels[index])
 
     def extent(self) -> bytes:
-        return np.array(self._sizes, np.int64).tobytes()
+        return extent_of(self._files)
 
     def read_in_order(self) -> None:
         self._in_memory = False

@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from finola.data.sources import Source, split_by_name
+from finola.data.sources import Source, split_by_name, stamps
 from finola.errors import InputError, MissingFileError, first_line
 from finola.image_io import open_photo
 from finola.locations import check_regular, expand_braces, is_photo, is_special
@@ -42,6 +42,12 @@ File = Path | RemoteFile
 def size_of(file: File) -> int:
     """Size of a file in bytes."""
     return file.size if isinstance(file, RemoteFile) else file.stat().st_size
+
+
+def extent_of(files: Sequence[File]) -> bytes:
+    """`stamps` of files, or the sizes of remote ones, whose times of modification not every file system knows."""
+    local = [file for file in files if isinstance(file, Path)]
+    return stamps(local) + np.array([file.size for file in files if isinstance(file, RemoteFile)], np.int64).tobytes()
 
 
 def open_binary(file: File) -> IO[bytes]:

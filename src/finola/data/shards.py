@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from finola.data.checks import check_name
-from finola.data.remote import File, RemoteFile, open_binary, size_of
+from finola.data.remote import File, RemoteFile, extent_of, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, shorten
 from finola.files import cache_folder, write_bytes
@@ -78,7 +78,7 @@ class ShardSource(Source):
         return int(self._rows[index, 3])
 
     def extent(self) -> bytes:
-        return self._rows.tobytes()
+        return extent_of(self._files)
 
 
 def open_tar(stream: IO[bytes]) -> tarfile.TarFile:
