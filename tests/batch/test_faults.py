@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from finola.batch import compress_dataset, compression, embed, read_embeddings
 from finola.batch import embedding as embedding_module
 from finola.batch import run as run_module
-from finola.batch.run import Execution
+from finola.batch.run import Run
 from finola.batch.shards import Shard, ShardWork
 from finola.cli import main
 from finola.data.discovery import find_source
@@ -284,7 +284,7 @@ def test_the_device_of_a_cluster_is_not_checked_on_the_driver(data: Path, tmp_pa
             found = function(*arguments)
             raise InputError(f"{found.work.function.task.device} {self.device} stopped here")
 
-    monkeypatch.setattr(Execution, "pool", lambda self, module: Stopped(self.workers, self.device))
+    monkeypatch.setattr(Run, "pool", lambda self, module: Stopped(self.workers, self.device))
     monkeypatch.setattr(run_module, "require", lambda *_: None)
     for number, (module, function, model) in enumerate(
         ((embedding_module, embed, MODEL), (compression, compress_dataset, "waves512"))

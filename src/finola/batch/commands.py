@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from finola.batch.run import LOCAL, RAY, SHARD_SIZE, Execution, Input, Output, Summary, run
-from finola.batch.shards import PARQUET, TAR, Task
+from finola.batch.run import LOCAL, RAY, SHARD_SIZE, Run, Summary, do
+from finola.batch.shards import PARQUET, TAR
 from finola.batch.table import DTYPES
 from finola.errors import InputError, require
 
@@ -56,29 +54,6 @@ def embed(
     (32, [])
     """
     require("pyarrow")
-    check_settings(crop=crop, whole=whole, features=features, dtype=dtype, batch=batch, workers=workers)
-    settings = {"crop": crop, "whole": whole, "latents": latents, "per_tile": per_tile, "features": features}
-    settings |= {"dtype": dtype, "batch": batch, "device": device, "check_device": engine != RAY}
-    return run(
-        PARQUET,
-        "finola.batch.embedding",
-        partial(_embed_task, model, settings),
-        Input(data, split, limit),
-        Output(str(out), shard_size, force),
-        Execution(workers, engine, device, progress, say),
-    )
-
-
-def _embed_task(model: str, settings: dict[str, Any]) -> Task:
-    from finola.batch.embedding import make_task
-
-    return make_task(model, **settings)
-
-
-def check_settings(
-    *, crop: int | None, whole: bool, features: str | None, dtype: str, batch: int, workers: int | None
-) -> None:
-    """Raise InputError for settings of `embed` that are invalid or exclude each other."""
     if crop is not None and whole:
         raise InputError(f"crop ({crop}) and whole exclude each other; use one of them.")
     if features is not None and features not in FEATURES:
@@ -88,6 +63,17 @@ def check_settings(
     for name, value in {"crop": crop, "batch": batch, "workers": workers}.items():
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, not {value}.")
+    settings = {
+        "model": model,
+        "crop": crop,
+        "whole": whole,
+        "latents": latents,
+        "per_tile": per_tile,
+        "features": features,
+    }
+    settings |= {"dtype": dtype, "batch": batch, "device": device, "check_device": engine != RAY}
+    run = Run(data, split, limit, str(out), shard_size, workers, engine, device, force, progress, say)
+    return do(run, PARQUET, "finola.batch.embedding", settings)
 
 
 def compress_dataset(
@@ -120,19 +106,7 @@ def compress_dataset(
     >>> summary.rows, summary.shards
     (2, 1)
     """
-    settings = {"quality": quality, "bpp": bpp, "latents": latents, "mode": mode, "effort": effort}
+    settings = {"model": model, "quality": quality, "bpp": bpp, "latents": latents, "mode": mode, "effort": effort}
     settings |= {"keep_exif": keep_exif, "device": device, "check_device": engine != RAY}
-    return run(
-        TAR,
-        "finola.batch.compression",
-        partial(_compress_task, model, settings),
-        Input(data, split, limit),
-        Output(str(out), shard_size, force),
-        Execution(workers, engine, device, progress, say),
-    )
-
-
-def _compress_task(model: str | None, settings: dict[str, Any]) -> Task:
-    from finola.batch.compression import make_task
-
-    return make_task(model, **settings)
+    run = Run(data, split, limit, str(out), shard_size, workers, engine, device, force, progress, say)
+    return do(run, TAR, "finola.batch.compression", settings)

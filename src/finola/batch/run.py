@@ -10,7 +10,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,35 +45,22 @@ COMPARED = ("format", "template", "photos", "fingerprint", "shard_size", "settin
 """Fields of the manifest in which a run must agree with the one that it resumes."""
 
 
-class Input(NamedTuple):
-    """Photos of a run: `data` is a data set of `finola.data.open_data`, or a URL."""
+@dataclass(frozen=True)
+class Run:
+    """A data set, an output, and how the shards are done, which does not change the content of the files.
+
+    `data` is a data set of `finola.data.open_data`, or a URL; `out` is a folder or a URL.
+    """
 
     data: str | Path | None
-    split: str = "all"
-    limit: int | None = None
-
-    def open(self) -> Source:
-        from finola.data.discovery import find_source
-        from finola.data.sources import evenly
-
-        return evenly(find_source(self.data, self.split), self.limit)
-
-
-class Output(NamedTuple):
-    """Folder or URL of a run."""
-
-    where: str
+    split: str
+    limit: int | None
+    out: str
     shard_size: int = SHARD_SIZE
-    force: bool = False
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How a run is executed; none of this changes the content of its files."""
-
     workers: int | None = None
     engine: str = LOCAL
     device: str = "auto"
+    force: bool = False
     progress: Callable[[int, int], None] | None = None
     say: Callable[[str], None] | None = None
 
@@ -83,8 +71,7 @@ class Execution:
 
             return RayPool(self.workers, self.device)
         workers = self.workers or 1
-        threads = max(1, available_cores() // workers)
-        return Pool(workers, threads=threads, module=module, say=self.say)
+        return Pool(workers, threads=max(1, available_cores() // workers), module=module, say=self.say)
 
 
 @dataclass(frozen=True)
@@ -109,36 +96,35 @@ class Plan(NamedTuple):
     problems: tuple[str, ...]
 
 
-def run(
-    template: str, module: str, make_task: Callable[[], Task], given: Input, out: Output, execution: Execution
-) -> Summary:
-    """Do all shards of a task that are not finished. Outputs are checked before `make_task` loads the model.
+def do(run: Run, template: str, module: str, settings: dict[str, Any]) -> Summary:
+    """Do all shards of a run that are not finished.
 
-    `template` is that of the task, and `module` has its class.
+    `make_task(**settings)` of `module` loads the model, after the outputs are checked. `template` names its files.
     """
-    _check_engine(execution, given.data, out.where)
-    _paths(given.data)  # raises for a wrong path before the workers start
+    _check_engine(run)
+    _paths(run.data)  # raises for a wrong path before the workers start
     records: dict[int, Record] = {}
     said: set[str] = set()
 
     def say(*messages: str) -> None:
         """Pass on each message once."""
         for message in messages:
-            if execution.say is not None and message not in said:
-                execution.say(message)
+            if run.say is not None and message not in said:
+                run.say(message)
             said.add(message)
 
-    with execution.pool(module) as pool:
-        work, shards, problems = pool.call(_prepare, template, make_task, given, out)
+    with run.pool(module) as pool:
+        plain = replace(run, progress=None, say=None)  # what can be sent to a worker
+        work, shards, problems = pool.call(_prepare, plain, template, module, settings)
         say(*problems)
         photos, done, skipped = sum(map(len, shards)), 0, 0
         for number, result in pool.run(work, shards):
             say(*result.notes)
             records[number] = result.record
             done, skipped = done + len(shards[number]), skipped + result.skipped
-            if execution.progress is not None and not result.skipped:
-                execution.progress(done, photos)
-    store = Store(out.where)
+            if run.progress is not None and not result.skipped:
+                run.progress(done, photos)
+    store = Store(run.out)
     errors = [error for number in range(len(shards)) for error in records[number].errors]
     lines = [{"index": error.index, "id": error.id, "reason": error.reason} for error in errors]
     lines += [{"index": None, "id": None, "reason": problem} for problem in problems]
@@ -148,41 +134,44 @@ def run(
     return Summary(store.where, photos, rows, len(shards), skipped, size, errors, problems)
 
 
-def _check_engine(execution: Execution, *places: object) -> None:
-    if execution.engine not in (LOCAL, RAY):
-        raise UnknownNameError(f"Unknown engine {execution.engine!r}; use {LOCAL} or {RAY}.")
-    if execution.engine == RAY:
+def _check_engine(run: Run) -> None:
+    if run.engine not in (LOCAL, RAY):
+        raise UnknownNameError(f"Unknown engine {run.engine!r}; use {LOCAL} or {RAY}.")
+    if run.engine == RAY:
         require("ray")
-    if (execution.workers or 1) > 1 or execution.engine == RAY:  # a task of Ray is in another process
-        for where in places:
+    if (run.workers or 1) > 1 or run.engine == RAY:  # a task of Ray is in another process
+        for where in (run.data, run.out):
             if str(where).startswith("memory://"):
                 raise InputError(f"{where} is in the memory of one process; use one worker and the local engine.")
 
 
-def _prepare(template: str, make_task: Callable[[], Task], given: Input, out: Output) -> Plan:
+def _prepare(run: Run, template: str, module: str, settings: dict[str, Any]) -> Plan:
     """Open the data, check the outputs, load the model, and write or compare the manifest."""
-    store = Store(out.where)
-    source = given.open()
-    shards = plan(len(source), out.shard_size)
-    before = None if out.force else read_manifest(store)
-    _check_outputs(store, [template.format(shard.number) for shard in shards], template, given.data, before, out.force)
-    task = make_task()
-    manifest = _manifest(task, source, given.data, out.shard_size)
+    from finola.data.discovery import find_source
+    from finola.data.sources import evenly
+
+    store = Store(run.out)
+    source = evenly(find_source(run.data, run.split), run.limit)
+    shards = plan(len(source), run.shard_size)
+    before = None if run.force else read_manifest(store)
+    _check_outputs(store, [template.format(shard.number) for shard in shards], template, run.data, before, run.force)
+    task: Task = import_module(module).make_task(**settings)
+    manifest = _manifest(task, source, run)
     if before is not None:
         _check_same(before, manifest, store)
     digest = hashlib.sha256(json.dumps({key: manifest[key] for key in COMPARED}, sort_keys=True).encode()).hexdigest()
     if before is None:
-        if out.force:
+        if run.force:
             _remove_run(store, template)
         store.write(MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
     store.remove_temporary()
     source.read_in_order()
     problems = tuple(valid_unicode(without_credentials(problem)) for problem in source.problems)
-    return Plan(Packed(ShardWork(task, source, out.where, digest)), shards, problems)
+    return Plan(Packed(ShardWork(task, source, run.out, digest)), shards, problems)
 
 
-def _manifest(task: Task, source: Source, data: str | Path | None, shard_size: int) -> dict[str, Any]:
-    where = without_credentials(str(data)) if is_url(data) else source.where
+def _manifest(task: Task, source: Source, run: Run) -> dict[str, Any]:
+    where = without_credentials(str(run.data)) if is_url(run.data) else source.where
     manifest = {
         "format": FORMAT,
         "finola": __version__,
@@ -190,7 +179,7 @@ def _manifest(task: Task, source: Source, data: str | Path | None, shard_size: i
         "template": task.template,
         "photos": len(source),
         "fingerprint": source.fingerprint(),
-        "shard_size": shard_size,
+        "shard_size": run.shard_size,
         "settings": task.settings(),
     }
     return valid_unicode(manifest)

@@ -100,7 +100,8 @@ class Result(NamedTuple):
     left_out: dict[int, str]
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True)
+class Task:
     """A photo, and the methods to measure on it."""
 
     index: int
@@ -118,17 +119,16 @@ class Measurement:
 
     def __call__(self, task: Task) -> list[Row] | str:
         """Rows of one photo, or the reason why there are none."""
-        index, words = task
-        item = self.dataset[0, index]
+        item = self.dataset[0, task.index]
         if item.replaced:
-            return str(item.skipped[index])
-        for word in words:
+            return str(item.skipped[task.index])
+        for word in task.words:
             if word not in self.methods:
                 self.methods[word] = build_method(word, self.fitted, self.device)
         try:
-            return rows_of(item.images[0].float() / 255, [self.methods[word] for word in words])
+            return rows_of(item.images[0].float() / 255, [self.methods[word] for word in task.words])
         except (ValueError, OSError) as error:
-            return f"{self.photos.photos[index].name}: {first_line(error)}."
+            return f"{self.photos.photos[task.index].name}: {first_line(error)}."
 
     @cached_property
     def dataset(self) -> PhotoDataset:

@@ -11,7 +11,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from finola.errors import FinolaError
@@ -43,19 +43,14 @@ class Packed:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._data, self._function = pickle.dumps(function), function
+        self._data = pickle.dumps(function)
 
-    def __getstate__(self) -> bytes:
-        return self._data
+    def __getstate__(self) -> dict[str, bytes]:
+        return {"_data": self._data}
 
-    def __setstate__(self, data: bytes) -> None:
-        self._data, self._function = data, None
-
-    @property
+    @cached_property
     def function(self) -> Any:
-        if self._function is None:
-            self._function = pickle.loads(self._data)
-        return self._function
+        return pickle.loads(self._data)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
