@@ -99,7 +99,7 @@ class Pool:
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """`function(*arguments)`, computed by a worker."""
-        ((_, result),) = self.run(partial(_apply, function), [arguments])
+        ((_, result),) = self.run(partial(_apply, function), [arguments], lambda _: "The preparation of the jobs")
         return result
 
     def run(
