@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 RESULT = Path(__file__).parents[1] / "results" / "embed-many.json"
-NAMES = {"local": "spawn_main", "ray": "ray::"}  # in the command line of a worker process
+NAMES = {"local": "spawn_main", "ray": "ray::_answer"}  # in the command line of a worker process
 
 
 def repeat(packs: list[Path], photos: int, folder: Path) -> int:

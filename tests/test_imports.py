@@ -13,7 +13,7 @@ import finola
 
 ROOT = Path(finola.__file__).parent
 LAYERS = (
-    {"errors", "files", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
+    {"errors", "files", "urls", "locations", "config", "kernels", "propagation", "transitions", "tiling", "metrics"}
     | {"paper.definitions", "paper.recipes", "paper.tables"}
     | {
         "paper.evidence",
@@ -23,7 +23,7 @@ LAYERS = (
         "paper.tables_appendix",
         "paper.tables_recognition",
     }
-    | {"image_io", "image_checks", "recipes", "checks", "pixel_net", "layers", "serialization", "hub", "workers"},
+    | {"image_io", "image_checks", "recipes", "checks", "pixel_net", "layers", "serialization", "hub", "jobs"},
     {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
     | {"model_zoo", "model_counts"},
     {"codec", "data", "deployment"},

@@ -23,12 +23,13 @@ from pyarrow import parquet
 import finola
 from finola.batch import compress_dataset, embed, read_embeddings, reconstruct
 from finola.batch import embedding as embedding_module
-from finola.batch.jobs import Job
-from finola.batch.memory import Halving
+from finola.batch.shards import ShardWork
 from finola.cli import main
 from finola.data.transforms import centre_crop
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import open_photo, read_photo, save_photo
+from finola.jobs.memory import Halving
+from finola.jobs.pool import with_less_memory
 
 MODEL = "waves/64x1@8:32"
 PHOTOS = 10
@@ -224,54 +225,67 @@ def test_a_clock_that_jumps_changes_nothing(data: Path, tmp_path: Path, monkeypa
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from finola.batch import jobs
-from finola.batch.storage import Folder
+from finola.jobs.store import Store
 
-write = Folder.write
+write = Store.write
 
-def killed(folder, name, data):
+def killed(store, name, data):
     marker = Path(sys.argv[1])
-    if name == "part-00001.parquet" and not marker.exists():
+    if name == sys.argv[4] and not marker.exists():
         marker.touch()
-        (folder.path / f".{name}.1.part").write_bytes(data[:9])
-        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
-    write(folder, name, data)
+        (store.path / f".{Path(name).name}.1.part").write_bytes(data[:9])
+        victim = os.getppid() if sys.argv[2] == "main" and __name__ != "__main__" else os.getpid()
+        os.kill(victim, getattr(signal, sys.argv[3]))
+    write(store, name, data)
 
-Folder.write = killed  # in the workers, too, which import this file as their main module
+Store.write = killed  # in the workers, too, which import this file as their main module
 
 if __name__ == "__main__":
     from finola.cli import main
-    sys.exit(main(sys.argv[3:]))
+    sys.exit(main(sys.argv[5:]))
 """
 
 
-@pytest.mark.parametrize(("name", "workers"), [("SIGKILL", 2), ("SIGKILL", 1), ("SIGTERM", 1)])
-def test_a_killed_worker_or_run_loses_no_row(name: str, workers: int, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("victim", "name", "workers", "file"),
+    [
+        ("worker", "SIGKILL", 2, "part-00001.parquet"),
+        ("worker", "SIGKILL", 2, "_manifest.json"),
+        ("main", "SIGKILL", 2, "part-00001.parquet"),
+        ("main", "SIGKILL", 1, "part-00001.parquet"),
+        ("main", "SIGKILL", 1, "_shards/00001.json"),
+        ("main", "SIGTERM", 1, "part-00001.parquet"),
+    ],
+)
+def test_a_killed_worker_or_run_loses_no_row(victim, name, workers, file, data, tmp_path) -> None:
+    """A process is killed when it, or one of its workers, is about to write `file`."""
     (tmp_path / "killed.py").write_text(KILLED)
     out = tmp_path / "out"
     command = ["embed", str(data), "-m", MODEL, "-o", str(out), "--shard-size", "4", "--workers", str(workers)]
     done = subprocess.run(
-        [sys.executable, "killed.py", "marker", name, *command],
+        [sys.executable, "killed.py", "marker", victim, name, file, *command],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=300,
-    )
-    if workers == 2:
+    )  # until no process holds the pipes
+    assert (tmp_path / "marker").exists()
+    if victim == "worker":
         assert done.returncode == 0 and "SIGKILL" in done.stderr, done.stderr
     else:
         assert done.returncode == (143 if name == "SIGTERM" else -signal.SIGKILL)
         lines = [line for line in done.stderr.splitlines() if not line.startswith("finola: ")]  # progress
         assert len(lines) == (name == "SIGTERM"), done.stderr
-        assert len(list(out.glob("*.parquet"))) == 1
-        assert embed(data, out, MODEL, shard_size=4).skipped == 1
+        finished = len(list((out / "_shards").glob("*.json")))
+        assert finished == 1 or workers == 2
+        assert embed(data, out, MODEL, shard_size=4).skipped == finished
     check_complete(out)
 
 
-def test_attempts_at_a_shard_are_bounded_and_use_smaller_batches() -> None:
-    job = Job(embedding_module.EmbedTask(MODEL, MODEL, "", (32, 32), batch=8), None, "out", "run")  # type: ignore
-    jobs = [job.for_attempt(attempt) for attempt in range(1, 7)]
-    assert [one and one.task.batch for one in jobs] == [8, 8, 4, 2, None, None]
+def test_later_attempts_at_a_shard_use_smaller_batches() -> None:
+    work = ShardWork(embedding_module.EmbedTask(MODEL, MODEL, "", (32, 32), batch=8), None, "out", "run")  # type: ignore
+    assert [with_less_memory(work, attempt).task.batch for attempt in range(1, 5)] == [8, 8, 4, 2]
+    assert with_less_memory(len, 4) is len
 
 
 def test_photos_and_outputs_at_urls(data: Path, tmp_path: Path) -> None:
@@ -325,22 +339,3 @@ def test_damaged_embeddings_are_rejected(data: Path, tmp_path: Path) -> None:
         with pytest.raises(CorruptFileError):
             list(read_embeddings(out))
         file.write_bytes(good)
-
-
-def test_ray_gives_the_same_attempts_and_results(data: Path, tmp_path: Path) -> None:
-    from finola.batch.jobs import ATTEMPTS, Failure, Shard, result_from_json, result_to_json
-    from finola.batch.ray_engine import attempts_file, do_counted
-    from finola.batch.storage import Folder
-    from finola.data.discovery import find_source
-
-    embed(data, tmp_path / "a", MODEL)
-    task = embedding_module.EmbedTask(MODEL, MODEL, embedding_module.model_hash(finola.load(MODEL), MODEL), (32, 32))
-    job, shard = Job(task, find_source(str(data)), str(tmp_path / "b"), "run"), Shard(0, 0, PHOTOS)
-    Folder(job.out).write(attempts_file(shard), b"." * ATTEMPTS)
-    failed = do_counted(job, shard)
-    assert isinstance(failed, Failure) and result_from_json(result_to_json(failed)) == failed
-    Folder(job.out).write(attempts_file(shard), b".")
-    done = do_counted(job, shard)
-    assert result_from_json(result_to_json(done)) == done
-    name = "part-00000.parquet"
-    assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

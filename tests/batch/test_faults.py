@@ -14,13 +14,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from finola.batch import compress_dataset, compression, embed, read_embeddings
 from finola.batch import embedding as embedding_module
-from finola.batch.jobs import Failure, Job, Shard
-from finola.batch.ray_engine import actors
-from finola.batch.storage import Folder
+from finola.batch import run as run_module
+from finola.batch.run import Run
+from finola.batch.shards import Shard, ShardWork
 from finola.cli import main
 from finola.data.discovery import find_source
 from finola.errors import FinolaError, InputError, OutputExistsError
 from finola.image_io import save_photo
+from finola.jobs.store import Store
 
 MODEL = "waves/64x1@8:32"
 PHOTOS = 6
@@ -137,8 +138,8 @@ def test_lack_of_memory_for_a_photo_is_listed_and_tried_again(error, data, tmp_p
     assert compress_dataset(data, tmp_path / "out", "waves512", limit=2).rows == 2
     monkeypatch.setattr(compression, "load_codec", fail)
     task = compression.CompressTask("waves512", "")
-    failure = Job(task, find_source(data), str(tmp_path / "x"), "run").attempt(Shard(0, 0, 1))
-    assert isinstance(failure, Failure) and not failure.is_defect and failure.message.startswith("Out of memory")
+    with pytest.raises(InputError, match=r"^Out of memory"):
+        ShardWork(task, find_source(data), str(tmp_path / "x"), "run")(Shard(0, 0, 1))
 
 
 @pytest.mark.parametrize("inside", ["", "embeddings", "a/b"])
@@ -265,40 +266,35 @@ def test_a_manifest_of_countless_photos_is_read_and_replaced(data: Path, tmp_pat
 
 def test_file_urls_are_local_outputs(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert Folder(f"file://{out}").is_local and Folder(f"file://{out}").path == out
+    assert Store(f"file://{out}").is_local and Store(f"file://{out}").path == out
     embed(data, f"file://{out}", MODEL)
     assert embed(data, out, MODEL).skipped == 1
 
 
-def test_actors_of_ray_have_a_gpu_each_if_the_cluster_has_any() -> None:
-    assert actors("auto", None, {"CPU": 8.0, "GPU": 2.0}) == (2, 1)
-    assert actors("cuda", 5, {"CPU": 8.0, "GPU": 2.0}) == (2, 1)
-    assert actors("auto", None, {"CPU": 8.0}) == (8, 0)
-    assert actors("cpu", 3, {"CPU": 8.0, "GPU": 2.0}) == (3, 0)
-    with pytest.raises(InputError):
-        actors("cuda", None, {"CPU": 8.0})
-
-
 def test_the_device_of_a_cluster_is_not_checked_on_the_driver(data: Path, tmp_path: Path, monkeypatch) -> None:
-    from finola.batch import runner
+    class Stopped:
+        """A pool that plans a run and does no shard."""
 
-    def refuse(device: str) -> None:
-        raise InputError(f"no {device}")
+        def __init__(self, workers: int | None, device: str) -> None:
+            self.device = device
 
-    started: list[str] = []
+        __enter__, __exit__ = (lambda self: self), (lambda *_: None)
 
-    def start(job: Job, shards: list[Shard], workers: int | None, engine: str):
-        started.append(job.task.device)
-        yield Failure("stopped here")
+        def call(self, function, *arguments):
+            found = function(*arguments)
+            raise InputError(f"{found.work.function.task.device} {self.device} stopped here")
 
-    monkeypatch.setattr(runner, "require", lambda *_: None)
-    monkeypatch.setattr(runner, "_start", start)
+    monkeypatch.setattr(Run, "pool", lambda self, module: Stopped(self.workers, self.device))
+    monkeypatch.setattr(run_module, "require", lambda *_: None)
     for number, (module, function, model) in enumerate(
         ((embedding_module, embed, MODEL), (compression, compress_dataset, "waves512"))
     ):
         monkeypatch.setattr(module, "choose_device", refuse)
-        with pytest.raises(InputError, match="stopped here"):
+        with pytest.raises(InputError, match="cuda cuda stopped here"):
             function(data, tmp_path / str(number), model, engine="ray", device="cuda")
         with pytest.raises(InputError, match="no cuda"):
             function(data, tmp_path / f"{number}-local", model, device="cuda")
-    assert started == ["cuda", "cuda"]
+
+
+def refuse(device: str) -> None:
+    raise InputError(f"no {device}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from PIL import Image
 
 import finola
 from finola.hub import UNTRAINED, bundled_models
@@ -41,6 +42,16 @@ def test_commands_without_a_model(arguments: list[str], exit_code: int, expected
     done = run_without_torch(f"from finola.cli import main; sys.exit(main({arguments!r}))", tmp_path)
     assert done.returncode == exit_code, done.stderr
     assert expected in done.stdout + done.stderr
+
+
+def test_the_main_process_of_workers_does_not_import_torch(tmp_path: Path) -> None:
+    """On two cores its import would take the time of thousands of photos from the workers."""
+    for number in range(3):
+        Image.new("RGB", (40, 50), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    words = ["embed", "*.png", "-m", "waves/64x1@8:32", "-o", "out", "--shard-size", "2", "--workers", "2", "--json"]
+    done = run_without_torch(f"from finola.cli import main; sys.exit(main({words!r}))", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 3
 
 
 def test_the_version_is_that_of_the_installed_distribution(tmp_path: Path) -> None:

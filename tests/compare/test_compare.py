@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,25 @@ from finola.compare import runner
 from finola.compare.bjontegaard import bd_psnr, bd_rate, common_rates
 from finola.compare.methods import build_method, identity
 from finola.compare.report import deltas, fixed_length, label, quoted
-from finola.compare.runner import Photos
+from finola.compare.runner import Measurement, Photos, Row, Task
 from finola.errors import InputError
 from finola.image_io import read_photo, save_photo
+from finola.jobs.pool import Pool
 from finola.metrics import psnr
+
+
+@dataclass
+class KilledOnce(Measurement):
+    """A measurement whose worker is killed at the second photo, once."""
+
+    marker: Path = Path()
+
+    def __call__(self, task: Task) -> list[Row] | str:
+        if task.index == 1 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(task)
+
 
 METHODS = ["dct:1", "dct:3", "jpeg:20", "webp:20", "jpeg@0.9", "waves/16x1@8:32"]
 
@@ -110,20 +128,14 @@ def test_a_model_folder_is_no_other_method_whatever_its_path(
 
 def test_interrupted_run_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore
     whole = means(compare(folder, "--methods", "dct:1", "--workers", "1"))
-    cached = next((folder.parent / "cache").glob("*.jsonl"))
-    lines = cached.read_text().splitlines(keepends=True)
-    cached.write_text(lines[0] + lines[1][: len(lines[1]) // 2])  # as if killed while writing the second line
+    missing, damaged, _ = (folder.parent / "cache" / "photos").iterdir()
+    missing.unlink()
+    damaged.write_text(damaged.read_text()[:40])
     measured = []
     rows_of = runner.rows_of
     monkeypatch.setattr(runner, "rows_of", lambda image, methods: measured.append(1) or rows_of(image, methods))
     assert means(compare(folder, "--methods", "dct:1", "--workers", "1")) == whole
     assert len(measured) == 2
-
-
-def cached_keys(folder: Path) -> dict[str, set[tuple[str, str]]]:
-    """Method and photo of every cached row, by cache file."""
-    rows = {path.name: map(json.loads, path.read_text().splitlines()) for path in (folder.parent / "cache").iterdir()}
-    return {name: {(row["method"], row["photo"]) for row in some} for name, some in rows.items()}
 
 
 def test_photos_are_files_folders_patterns_data_names_and_scikit_image(
@@ -148,15 +160,24 @@ def test_photos_are_files_folders_patterns_data_names_and_scikit_image(
     assert names == ["test/test0.png", "skimage:chelsea"]  # evenly spread
 
 
-def test_cache_keys_are_the_index_and_the_name_of_a_photo(folder: Path, capsys) -> None:  # type: ignore
+def test_rows_of_a_photo_do_not_depend_on_how_it_is_named(folder: Path, monkeypatch, capsys) -> None:  # type: ignore
     words = ["--methods", "dct:1", "--workers", "1"]
-    compare(folder, *words)
-    ((name, keys),) = cached_keys(folder).items()
-    assert keys == {("dct:1", f"{index} test/test{index}.png") for index in range(3)}
+    expected = means(compare(folder, *words))
     files = [str(path) for path in sorted((folder / "test").iterdir())]
-    compare(folder, *words, data=files)
-    # The file of the cache depends on the names without folders and on pixels, and a row on the word that was given.
-    assert cached_keys(folder) == {name: keys | {("dct:1", f"{index} {file}") for index, file in enumerate(files)}}
+    monkeypatch.setattr(runner, "rows_of", lambda *_: pytest.fail("measured again"))
+    assert means(compare(folder, *words, data=files)) == expected
+
+
+def test_a_killed_worker_loses_no_row(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore
+    words = ["--methods", "dct:1", "jpeg:20"]
+    expected = means(compare(folder, *words, "--workers", "1"))
+    photos = Photos(tuple(find_photos([str(folder)], split="test")))
+    said: list[str] = []
+    with Pool(2, say=said.append) as pool:
+        work = KilledOnce(photos, {}, torch.device("cpu"), marker=tmp_path / "marker")
+        found = dict(pool.run(work, [Task(index, words[1:]) for index in range(3)]))
+    psnr_of = [sum(found[index][word]["psnr"] for index in range(3)) / 3 for word in range(2)]  # type: ignore
+    assert psnr_of == pytest.approx([expected[word][0] for word in words[1:]], rel=1e-4) and "SIGKILL" in said[0]
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import finola.data.remote as remote
+import finola.urls as urls
 from finola.data.discovery import find_source
-from finola.data.remote import without_credentials
 from finola.errors import InputError, MissingFileError
 from finola.image_io import save_photo
+from finola.urls import without_credentials
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_messages_are_shown_without_credentials_and_patterns_are_kept() -> None:
 @pytest.mark.parametrize("end", ["", "/", "/a.png", "/*.png", "/{a,b}.tar"])
 def test_a_server_that_never_answers_is_an_error(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp")
-    monkeypatch.setattr(remote, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(urls, "SILENT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:  # the system accepts connections, and nobody answers
         host = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(InputError, match=f"{host}.*[Tt]imeout"):

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -309,6 +310,24 @@ def test_invalid_input_raises(tmp_path: Path) -> None:
         open_data(tmp_path / "c", "val")
     with pytest.raises(InputError, match=r"train.*val"):
         open_data(tmp_path / "c")
+
+
+@pytest.mark.parametrize("kind", ["photos", "parquet", "tar"])
+def test_the_fingerprint_tells_replaced_photos_and_not_folders_apart(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    if kind == "photos":
+        put(folder / "0.png", 0)
+        put(folder / "1.png", 1)
+    elif kind == "parquet":
+        write_parquet(folder / "0.parquet", [0, 1])
+    else:
+        write_shard(folder / "0.tar", [0, 1])
+    before = open_data(folder, "all").source.fingerprint()
+    shutil.copytree(folder, tmp_path / "b")  # with the times of the files
+    assert open_data(tmp_path / "b", "all").source.fingerprint() == before
+    file = min(folder.iterdir())
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 10**9))  # as another file of the same size
+    assert open_data(folder, "all").source.fingerprint() != before
 
 
 def test_names_of_splits() -> None:

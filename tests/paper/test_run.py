@@ -13,6 +13,7 @@ from training.runs import TINY, send_signal
 
 from finola.errors import FinolaError, InputError
 from finola.files import write_text
+from finola.jobs.pool import Pool
 from finola.paper.definitions import LATENT_METRICS, WAVE_METRICS, Claim, Same, increasing
 from finola.paper.measure import MEASURED, measure
 from finola.paper.run import SUMMARY, Job, Stopped, plan, reproduce, run_job
@@ -44,7 +45,7 @@ class InProcess:
         self.stop = stop
         self.trained: list[str] = []
 
-    def __call__(self, job: Job, threads: int | None) -> None:
+    def __call__(self, job: Job) -> None:
         if len(self.trained) == self.stop:
             raise Stopped("killed")
         self.trained.append(job.row)
@@ -87,9 +88,9 @@ def test_seeds_are_added_to_stored_results_whose_runs_are_gone(tmp_path: Path) -
     assert json.loads(run(tmp_path, few, seeds=1, reuse=True)) == written and few.trained == []
 
     class Marked(InProcess):
-        def __call__(self, job: Job, threads: int | None) -> None:
+        def __call__(self, job: Job) -> None:
             assert job.seed == 2
-            super().__call__(job, threads)
+            super().__call__(job)
 
     more = json.loads(run(tmp_path, Marked(), seeds=3, reuse=True))
     for name, row in more["rows"].items():
@@ -121,7 +122,7 @@ def test_a_killed_row_resumes_from_its_checkpoint(tmp_path: Path, monkeypatch: p
         train(killed.recipe, killed.folder, quiet=True)
     (killed.folder / SUMMARY).unlink()  # a killed run leaves a checkpoint and no summary
     assert killed.status() is None
-    InProcess()(killed, None)
+    InProcess()(killed)
     assert killed.status() == "finished"
     assert measure(killed.folder, CLAIM.metrics) == measure(whole.folder, CLAIM.metrics)
 
@@ -135,7 +136,7 @@ def test_other_data_of_the_same_name_is_an_error(tmp_path: Path) -> None:
 
 
 def test_diverged_runs_are_final_and_have_no_metrics(tmp_path: Path) -> None:
-    def diverge(job: Job, threads: int | None) -> None:
+    def diverge(job: Job) -> None:
         write_text(job.folder / SUMMARY, json.dumps({"status": "diverged", "step": 3, "metrics": {}}))
 
     found = reproduce([CLAIM], "cpu", 1, "smoke", tmp_path / "runs", tmp_path / "results", 2, launch=diverge)
@@ -171,10 +172,15 @@ def test_properties_of_q_are_measured(tmp_path: Path) -> None:
     assert 0 < found["first_components"] <= 1 and found["component_gain"] > -1  # type: ignore[operator]
 
 
+def in_own_process(job: Job) -> None:
+    with Pool(1, own_process=True) as pool:
+        pool.call(run_job, job)
+
+
 def test_a_job_runs_in_its_own_process(tmp_path: Path) -> None:
     job = plan(ROW, "cpu", 0, "smoke", tmp_path)
     job.folder.mkdir()
-    run_job(job, threads=1)
+    in_own_process(job)
     assert job.status() == "finished"
 
 
@@ -183,8 +189,8 @@ def test_a_failed_job_names_its_command_and_a_locked_one_is_not_started(tmp_path
     job = plan(ROW, "cpu", 0, str(tmp_path / "nowhere"), tmp_path)
     job.folder.mkdir()
     with pytest.raises(FinolaError, match=r"smoke in .* failed: .*nowhere"):
-        run_job(job)
+        in_own_process(job)
     with (job.folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(FinolaError, match="another process"):
-            run_job(job)
+            in_own_process(job)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from finola.batch.jobs import Made, PhotoError, Shard, attempt_photo
-from finola.batch.runner import LOCAL, RAY, SHARD_SIZE, Execution, Summary, run
+from finola.batch.shards import TAR, Made, PhotoError, Shard, attempt_photo
 from finola.codec.calibration import load_codec
 from finola.codec.codec import Compressed, check_options, compress, default_codec
-from finola.data.discovery import find_source
 from finola.data.shards import open_tar
-from finola.data.sources import Source, evenly
+from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, valid_unicode
 from finola.model_zoo import choose_device
 
@@ -35,7 +31,7 @@ class CompressTask:
     keep_exif: bool = False
     device: str = "auto"
 
-    template: ClassVar[str] = "shard-{:05d}.tar"
+    template: ClassVar[str] = TAR
 
     def settings(self) -> dict[str, Any]:
         """The device is left out: it changes files by rounding errors only."""
@@ -99,45 +95,10 @@ def check_shard(stream: IO[bytes], rows: int) -> None:
         raise CorruptFileError(f"The shard has {found} photos instead of {rows}.")
 
 
-def compress_dataset(
-    data: str | Path | None,
-    out: str | Path,
-    model: str | None = None,
-    *,
-    split: str = "all",
-    limit: int | None = None,
-    quality: int | None = None,
-    bpp: float | None = None,
-    latents: int | None = None,
-    mode: str = "coded",
-    effort: int = 0,
-    keep_exif: bool = False,
-    device: str = "auto",
-    shard_size: int = SHARD_SIZE,
-    workers: int | None = None,
-    engine: str = LOCAL,
-    force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Summary:
-    """Compress a data set to WebDataset shards in the folder `out`, and resume a run that is there.
-
-    The options of the codec are those of `finola.compress`; the others those of `finola.batch.embed`.
-
-    >>> import tempfile
-    >>> summary = compress_dataset("smoke", tempfile.mkdtemp(), "waves512", split="val", limit=2)
-    >>> summary.rows, summary.shards
-    (2, 1)
-    """
-    check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
-    source = evenly(find_source(data, split), limit)
-    name = model or default_codec(mode)
-
-    def make_task() -> CompressTask:
-        if engine != RAY:  # the machines of a cluster have their own devices
-            choose_device(device)  # raises if there is no such device
-        digest = load_codec(name).hash.hex()
-        return CompressTask(name, digest, quality, bpp, latents, mode, effort, keep_exif, device)
-
-    execution = Execution(str(out), shard_size, workers, engine, force, progress, say)
-    return run(CompressTask.template, make_task, source, data, execution)
+def make_task(model: str | None, *, check_device: bool, device: str, keep_exif: bool, **options: Any) -> CompressTask:
+    """Load a codec, and check the settings of `compress_dataset`."""
+    check_options(**options)
+    if check_device:
+        choose_device(device)  # raises if there is no such device
+    name = model or default_codec(options["mode"])
+    return CompressTask(name, load_codec(name).hash.hex(), **options, keep_exif=keep_exif, device=device)

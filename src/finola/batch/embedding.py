@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from finola import elastic
-from finola.batch.jobs import Made, PhotoError, Shard, attempt_photo, photo_error
-from finola.batch.memory import Halving, is_out_of_memory
-from finola.batch.runner import LOCAL, RAY, SHARD_SIZE, Execution, Summary, run
-from finola.batch.table import DTYPES, Layout, Row, check_table, write_table
-from finola.data.discovery import find_source
-from finola.data.sources import Source, evenly
+from finola.batch.shards import PARQUET, Made, PhotoError, Shard, attempt_photo, photo_error
+from finola.batch.table import Layout, Row, check_table, write_table
+from finola.data.sources import Source
 from finola.data.transforms import centre_crop
-from finola.errors import InputError, require, valid_unicode
+from finola.errors import InputError, valid_unicode
 from finola.files import digest_of_weights
 from finola.hub import resolve
 from finola.image_io import read_photo, shown_size
+from finola.jobs.memory import Halving, is_out_of_memory
 from finola.model_zoo import choose_device, load
 from finola.tiling import Size, cut, grid_of, tile_batches
 from finola.wave.codebook import Latents
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
-
-BATCH = 32
-"""Default number of photos, or tiles of a photo, that are encoded together."""
-FEATURES = ("pooled", "map")
 
 
 @dataclass(frozen=True)
@@ -48,10 +40,10 @@ class EmbedTask:
     per_tile: int | None = None
     features: str | None = None
     dtype: str = "float32"
-    batch: int = BATCH
+    batch: int = 32
     device: str = "auto"
 
-    template: ClassVar[str] = "part-{:05d}.parquet"
+    template: ClassVar[str] = PARQUET
 
     def settings(self) -> dict[str, Any]:
         """The batch size and the device are left out: they change q by rounding errors only."""
@@ -67,7 +59,7 @@ class EmbedTask:
 
     def make(self, source: Source, shard: Shard) -> Made:
         """Embed the photos of a shard."""
-        model = _load(self.model, self.device, self.hash)
+        model = _model_of(self)
         halving, errors = Halving(self.batch), list[PhotoError]()
         embed_photos = _whole if self.crop is None else _cropped
         with torch.inference_mode():
@@ -89,16 +81,29 @@ class EmbedTask:
         return Layout(self.dtype, width, features, bool(config.elastic))
 
 
-@lru_cache(maxsize=1)
-def _load(name: str, device: str, digest: str) -> Autoencoder:
+_latest: dict[tuple[str, str], Autoencoder] = {}
+"""The model of this process, by its name and hash: all shards of a run use it."""
+
+
+def _load(name: str) -> tuple[Autoencoder, str]:
+    """Load and hash a model, which stays in memory for the shards of this process."""
     model = load(name)
-    found = model_hash(model, name)
-    if found != digest:
-        raise InputError(
-            f"The weights of {name} have hash {found} on this machine, but {digest} where the run started: "
-            "use the same model folder on all machines."
-        )
-    return model.to(choose_device(device))
+    digest = model_hash(model, name)
+    _latest.clear()
+    _latest[name, digest] = model
+    return model, digest
+
+
+def _model_of(task: EmbedTask) -> Autoencoder:
+    key = task.model, task.hash
+    if key not in _latest:
+        _, found = _load(task.model)
+        if found != task.hash:
+            raise InputError(
+                f"The weights of {task.model} have hash {found} on this machine, but {task.hash} where the run "
+                "started: use the same model folder on all machines."
+            )
+    return _latest[key].to(choose_device(task.device))
 
 
 def model_hash(model: Autoencoder, name: str) -> str:
@@ -222,75 +227,24 @@ def _row(
         errors.append(PhotoError(index, name, f"{task.model} gives values that {task.dtype} cannot represent."))
 
 
-def embed(
-    data: str | Path | None,
-    out: str | Path,
-    model: str = "photo256",
+def make_task(
+    model: str,
     *,
-    split: str = "all",
-    limit: int | None = None,
-    crop: int | None = None,
-    whole: bool = False,
-    latents: int | None = None,
-    per_tile: int | None = None,
-    features: str | None = None,
-    dtype: str = "float32",
-    batch: int = BATCH,
-    device: str = "auto",
-    shard_size: int = SHARD_SIZE,
-    workers: int | None = None,
-    engine: str = LOCAL,
-    force: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Summary:
-    """Write q of every photo of a data set to Parquet files in the folder `out`, and resume a run that is there.
-
-    `data` is a data set as `finola.data.open_data` takes it, or a URL of fsspec; `out` is a folder or a URL. Photos are
-    resized to cover the image size of the model and cropped at the centre, which gives one q per photo; `crop` is
-    another side, whose crop is cut into tiles. With `whole`, and by default with an elastic model, photos keep their
-    size and are cut into tiles. `latents` and `per_tile` are options of `finola.elastic.encode`. `features` adds the
-    feature map of the encoder (`map`) or its mean over all positions (`pooled`).
-
-    `workers` processes work on shards of `shard_size` photos; with `engine="ray"` they run on a Ray cluster. Finished
-    shards are skipped. `progress(done, total)` is called with numbers of photos, `say` with messages.
-
-    >>> import tempfile
-    >>> summary = embed("smoke", tempfile.mkdtemp(), "waves/64x1@8:32", split="val")
-    >>> summary.rows, summary.errors
-    (32, [])
-    """
-    require("pyarrow")
-    check_settings(crop=crop, whole=whole, features=features, dtype=dtype, batch=batch, workers=workers)
-    source = evenly(find_source(data, split), limit)
-
-    def make_task() -> EmbedTask:
-        loaded = load(model)
-        elastic.check_options(loaded, latents, per_tile, 0)
-        size = _crop_of(loaded, crop, whole)
-        _check_features(loaded, features, size)
-        if engine != RAY:  # the machines of a cluster have their own devices
-            choose_device(device)  # raises if there is no such device
-        digest, config = model_hash(loaded, model), str(loaded.config)
-        return EmbedTask(model, config, digest, size, latents, per_tile, features, dtype, batch, device)
-
-    execution = Execution(str(out), shard_size, workers, engine, force, progress, say)
-    return run(EmbedTask.template, make_task, source, data, execution)
-
-
-def check_settings(
-    *, crop: int | None, whole: bool, features: str | None, dtype: str, batch: int, workers: int | None
-) -> None:
-    """Raise InputError for settings of `embed` that are invalid or exclude each other."""
-    if crop is not None and whole:
-        raise InputError(f"crop ({crop}) and whole exclude each other; use one of them.")
-    if features is not None and features not in FEATURES:
-        raise InputError(f"Unknown features {features!r}; use {' or '.join(FEATURES)}.")
-    if dtype not in DTYPES:
-        raise InputError(f"Unknown dtype {dtype!r}; use {' or '.join(DTYPES)}.")
-    for name, value in {"crop": crop, "batch": batch, "workers": workers}.items():
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}.")
+    crop: int | None,
+    whole: bool,
+    latents: int | None,
+    per_tile: int | None,
+    check_device: bool,
+    **settings: Any,
+) -> EmbedTask:
+    """Load a model, and check the settings of `embed` with it."""
+    if check_device:
+        choose_device(settings["device"])  # raises if there is no such device
+    loaded, digest = _load(model)
+    elastic.check_options(loaded, latents, per_tile, 0)
+    size = _crop_of(loaded, crop, whole)
+    _check_features(loaded, settings["features"], size)
+    return EmbedTask(model, str(loaded.config), digest, size, latents, per_tile, **settings)
 
 
 def _crop_of(model: Autoencoder, crop: int | None, whole: bool) -> Size | None:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from finola import elastic
-from finola.batch.embedding import EmbedTask
-from finola.batch.runner import parts_of, read_manifest
-from finola.batch.storage import Folder
+from finola.batch.run import parts_of, read_manifest
+from finola.batch.shards import PARQUET
 from finola.batch.table import REQUIRED
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line, require
 from finola.image_io import MAX_FLOAT_PIXELS
+from finola.jobs.store import Store
 from finola.tiling import Encoded, decode
 from finola.wave.codebook import Latents
 
@@ -67,29 +67,29 @@ def read_embeddings(out: str | Path, *, partial: bool = False) -> Iterator[Embed
     [('smoke/val/000', (1, 64)), ('smoke/val/016', (1, 64))]
     """
     require("pyarrow")
-    folder = Folder(out)
-    names = [name for name in folder.names() if name.endswith(".parquet")]
+    store = Store(out)
+    names = [name for name in store.names() if name.endswith(".parquet")]
     if not names:
-        raise MissingFileError(f"{folder.where} contains no embeddings. Write them with finola embed.")
-    expected = map(EmbedTask.template.format, range(parts_of(read_manifest(folder) or {}, EmbedTask.template)))
+        raise MissingFileError(f"{store.where} contains no embeddings. Write them with finola embed.")
+    expected = map(PARQUET.format, range(parts_of(read_manifest(store) or {}, PARQUET)))
     present = set(names)
     missing = next((name for name in expected if name not in present), None)
     if missing and not partial:
         raise InputError(
-            f"{folder.where} has not all files of its run, {missing} is missing: finish the run with the same command "
+            f"{store.where} has not all files of its run, {missing} is missing: finish the run with the same command "
             "of finola embed, or read these files with partial=True."
         )
     for name in names:
-        yield from _read(folder, name)
+        yield from _read(store, name)
 
 
-def _read(folder: Folder, name: str) -> Iterator[Embedding]:
+def _read(store: Store, name: str) -> Iterator[Embedding]:
     from pyarrow import ArrowException, parquet
 
-    where = f"{folder.where}/{name}"
+    where = f"{store.where}/{name}"
     try:
-        size = folder.size(name) or 0
-        with folder.open(name) as stream, parquet.ParquetFile(stream, page_checksum_verification=True) as table:
+        size = store.size(name) or 0
+        with store.open(name) as stream, parquet.ParquetFile(stream, page_checksum_verification=True) as table:
             missing = [column for column in REQUIRED if column not in table.schema_arrow.names]
             if missing:
                 raise CorruptFileError(f"it has no column {missing[0]!r}")

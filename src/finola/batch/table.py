@@ -6,12 +6,14 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from finola.errors import CorruptFileError, first_line, valid_unicode
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DTYPES = ("float32", "float16")
 REQUIRED = ("index", "id", "q", "shape", "model_hash")

@@ -16,7 +16,7 @@ from finola.cli.output import describe_error, discard, is_bad_input, print_error
 from finola.cli.verbs import Verb
 from finola.config import nearest
 from finola.errors import InputError
-from finola.workers import Terminated, terminating
+from finola.jobs.worker import Terminated, terminating
 
 GROUPS = {
     "photos": {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finola.cli.inputs import Photo
 from finola.cli.output import describe_error, is_bad_input, print_error, progress
-from finola.workers import worker_pool
+from finola.jobs.pool import Pool
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,9 +34,11 @@ class Loop:
 
     def each(self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int = 1) -> Iterator[Any]:
         """Yield `work(*task)` of every task in order, in this process or in several."""
-        for result in progress(_each(work, tasks, workers), len(tasks), self.what):
-            if not self._failed(result):
-                yield result
+        with Pool(min(workers, len(tasks)), say=partial(print_error, self.verb)) as pool:
+            results = pool.run(partial(_attempt_task, work), tasks, lambda task: str(task[0].name))
+            for result in progress(_in_order(results), len(tasks), self.what):
+                if not self._failed(result):
+                    yield result
 
     def batches(
         self,
@@ -101,13 +104,16 @@ def _attempt(work: Callable[..., Any], *task: Any, name: str = "") -> Any:
         return Failure(name, describe_error(error, name))
 
 
-def _each(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int) -> Iterator[Any]:
-    """Yield results in order."""
-    if workers <= 1 or len(tasks) <= 1:
-        for task in tasks:
-            yield _attempt(work, *task)
-        return
-    with worker_pool(min(workers, len(tasks))) as submit:
-        futures = [submit(_attempt, work, *task) for task in tasks]
-        for future in futures:
-            yield future.result()
+def _attempt_task(work: Callable[..., Any], task: tuple[Any, ...]) -> Any:
+    return _attempt(work, *task)
+
+
+def _in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+    """Results in the order of their indices; those that are early wait."""
+    early: dict[int, Any] = {}
+    number = 0
+    for index, result in results:
+        early[index] = result
+        while number in early:
+            yield early.pop(number)
+            number += 1

@@ -44,7 +44,7 @@ def is_bad_input(error: Exception) -> bool:
 def _is_out_of_memory(error: Exception) -> bool:
     if not isinstance(error, RuntimeError):
         return isinstance(error, MemoryError)
-    from finola.batch.memory import is_out_of_memory  # slow, because it imports PyTorch
+    from finola.jobs.memory import is_out_of_memory
 
     return is_out_of_memory(error)
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from finola.baselines.klt import fit_klt, save_klt
-from finola.compare.runner import fingerprint
-from finola.data import CentreCrop, Whole, open_data
+from finola.data import CentreCrop, open_data
 from finola.errors import InputError
 from finola.tiling import cut
 
@@ -40,7 +39,7 @@ def fit(
         requested[side] = max(components, requested.get(side, 0))
     if not requested:
         return {}
-    key = fingerprint(open_data(train, "train", transform=CentreCrop(crop) if crop else Whole()))
+    key = f"{open_data(train, 'train').source.fingerprint()[:16]}-{whole}"
     images: Tensor | None = None
     fitted = {}
     for side, components in requested.items():

@@ -2,9 +2,10 @@
 
 from finola.data.dataset import PhotoDataset
 from finola.data.discovery import open_data
-from finola.data.loader import Batch, Loader, available_cores, make_loader
+from finola.data.loader import Batch, Loader, make_loader
 from finola.data.sampler import EpochSampler
 from finola.data.transforms import CentreCrop, RandomCrop, RandomResizedCrop, Transform, Whole
+from finola.jobs.pool import available_cores
 
 __all__ = [
     "Batch",

@@ -8,7 +8,7 @@ from PIL import Image
 
 from finola.data.checks import check_name, read_json
 from finola.data.segmentation import check_segmentation, is_number
-from finola.data.sources import Source, choose_parts, part_of, split_by_name
+from finola.data.sources import Source, choose_parts, part_of, split_by_name, stamps
 from finola.errors import CorruptFileError, InputError, shorten
 from finola.image_io import open_photo
 
@@ -100,6 +100,9 @@ class CocoSource(Source):
 
     def open(self, index: int) -> Image.Image:
         return open_photo(self._root / self.name(index))
+
+    def extent(self) -> bytes:
+        return stamps(self._root / photo.name for photo in self._photos)
 
     def target(self, index: int) -> dict[str, Any]:
         """Annotations of the K objects of a photo, in pixels of the photo as stored.

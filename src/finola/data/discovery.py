@@ -8,13 +8,14 @@ from finola.data.coco import annotation_files, open_coco
 from finola.data.dataset import PhotoDataset
 from finola.data.folder import open_files, open_folder, split_folders
 from finola.data.parquet import ParquetSource
-from finola.data.remote import File, find_remote, is_url, open_photos_at, without_credentials
+from finola.data.remote import File, find_remote, open_photos_at
 from finola.data.shards import ShardSource
 from finola.data.smoke import SmokeSource
 from finola.data.sources import Source, check_split, choose_parts, part_of, split_by_name
 from finola.data.transforms import Transform
 from finola.errors import InputError, MissingFileError
 from finola.locations import check_regular, is_photo, is_special, locate, subfolders
+from finola.urls import is_url, without_credentials
 
 MAX_DEPTH = 32
 """Maximum depth of nested folders that are searched for data."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from finola.data.sources import Source, choose_parts, part_of, split_by_name
+from finola.data.sources import Source, choose_parts, part_of, split_by_name, stamps
 from finola.errors import InputError, MissingFileError
 from finola.image_io import open_photo
 from finola.locations import is_photo, photos_below, subfolders
@@ -39,14 +39,7 @@ class FolderSource(Source):
 
     def extent(self) -> bytes:
         root = os.fsencode(self._root)
-        return np.array([_size(os.path.join(root, bytes(name))) for name in self._names], np.int64).tobytes()
-
-
-def _size(path: bytes) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:  # a broken link, which `open` reports
-        return -1
+        return stamps(os.path.join(root, bytes(name)) for name in self._names)
 
 
 def open_files(paths: Sequence[Path], split: str) -> Source:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from finola.data.dataset import Item, PhotoDataset
 from finola.data.sampler import EpochSampler
 from finola.errors import InputError
+from finola.jobs.pool import available_cores
 
 MAX_WORKERS = 12
 WORKER_GRACE_PERIOD = 30  # seconds between SIGTERM and the end of a worker
@@ -180,8 +181,3 @@ def collate(items: Sequence[Item]) -> tuple[Batch | str, dict[int, str]]:
     labels, indices, replaced = (torch.tensor(column).repeat_interleave(crops) for column in columns)
     skipped = {index: reason for item in items for index, reason in item.skipped.items()}
     return Batch(torch.cat([item.images for item in items]), labels, indices, replaced), skipped
-
-
-def available_cores() -> int:
-    """Number of CPU cores available to this process: its affinity if supported (Linux), otherwise all cores."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -10,11 +10,12 @@ import numpy as np
 from PIL import Image
 
 from finola.data.checks import parse_json
-from finola.data.remote import File, RemoteFile, open_binary, size_of, without_credentials
+from finola.data.remote import File, RemoteFile, extent_of, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, require, shorten
 from finola.image_io import open_photo
 from finola.locations import check_regular
+from finola.urls import without_credentials
 
 IN_MEMORY = 2**30
 """Total size in bytes up to which all rows are cached in memory; larger data is read by row groups (`blocks`)."""
@@ -82,7 +83,7 @@ class ParquetSource(Source):
         return int(self._labels[index])
 
     def extent(self) -> bytes:
-        return np.array(self._sizes, np.int64).tobytes()
+        return extent_of(self._files)
 
     def read_in_order(self) -> None:
         self._in_memory = False

@@ -14,12 +14,13 @@ import numpy as np
 from PIL import Image
 
 from finola.data.checks import check_name
-from finola.data.remote import File, RemoteFile, file_system_errors, open_binary, size_of
+from finola.data.remote import File, RemoteFile, extent_of, open_binary, size_of
 from finola.data.sources import Source
 from finola.errors import CorruptFileError, InputError, first_line, shorten
 from finola.files import cache_folder, write_bytes
 from finola.image_io import open_photo
 from finola.locations import is_photo
+from finola.urls import file_system_errors
 
 MAX_MEMBER_BYTES = 2**31 - 1
 """Maximum size of a photo in a shard."""
@@ -77,7 +78,7 @@ class ShardSource(Source):
         return int(self._rows[index, 3])
 
     def extent(self) -> bytes:
-        return self._rows.tobytes()
+        return extent_of(self._files)
 
 
 def open_tar(stream: IO[bytes]) -> tarfile.TarFile:

@@ -1,10 +1,12 @@
 """Base class of the sources of photos, and the splitting of sources without splits."""
 
 import hashlib
+import os
 import re
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -52,11 +54,14 @@ class Source(ABC):
         return -1
 
     def extent(self) -> bytes:
-        """Sizes of the files, for `fingerprint`; empty if there are no files."""
+        """`stamps` of the files, for `fingerprint`; empty if there are no files."""
         return b""
 
     def fingerprint(self) -> str:
-        """SHA-256 of the names of all photos in order and of the sizes of their files, independent of the folder."""
+        """SHA-256 of the names of all photos in order, and of the sizes and times of modification of their files.
+
+        It is independent of the folder. Photos that are replaced under the same names change it.
+        """
         digest = hashlib.sha256()
         for index in range(len(self)):
             digest.update(self.name(index).encode(errors="surrogateescape") + b"\0")
@@ -69,6 +74,19 @@ class Source(ABC):
     def target(self, index: int) -> dict[str, Any]:
         """Boxes and masks of a photo, if the source has them."""
         raise InputError(f"{self.where} has no object annotations; use a COCO folder.")
+
+
+def stamps(paths: Iterable[str | bytes | Path]) -> bytes:
+    """Size and time of modification of every file; −1 for a file that does not exist, which `open` reports."""
+
+    def stamp(path: str | bytes | Path) -> tuple[int, int]:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return -1, -1
+        return found.st_size, found.st_mtime_ns
+
+    return np.array([stamp(path) for path in paths], np.int64).tobytes()
 
 
 class Subset(Source):

@@ -6,21 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from finola.config import ModelConfig
-from finola.errors import FinolaError, InputError
+from finola.errors import FinolaError, InputError, first_line
 from finola.files import write_json
+from finola.jobs.pool import Pool
 from finola.paper.claims import rows_of
 from finola.paper.definitions import Claim, Same
 from finola.paper.measure import MEASURED, describe_data, machine, measure, minutes, validation_curve
@@ -139,15 +135,15 @@ def reproduce(
     results: str | Path = RESULTS,
     workers: int = 2,
     reuse: bool = False,
-    launch: Callable[[Job, int | None], None] | None = None,
+    launch: Callable[[Job], None] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Train what the claims need, and write one JSON file per claim. Returns the contents of these files.
 
     Finished runs are not repeated and interrupted ones resume. A file is written whenever a run of its claim ends.
     Results of runs with the same settings, seed and data that are already in the files are never lost; with `reuse`
-    these runs are not trained again if their run directories are missing. `launch` trains one job, by default in a
-    process of its own.
+    these runs are not trained again if their run directories are missing. `launch` trains one job in this process;
+    by default each has a process of its own, and one that is killed is resumed.
     """
     runs, results = Path(runs), Path(results)
     jobs = jobs_of(claims, scale, seeds, data, runs)
@@ -164,9 +160,12 @@ def reproduce(
         _check_data(job, described)
     waiting = [job for job in unique.values() if not job.is_done()]
     report(f"{len(unique)} runs, {len(unique) - len(waiting)} of them finished before.")
-    threads = SCALES[scale].threads
-    with contextlib.closing(_run_all(waiting, workers, launch or run_job, threads)) as ended:
-        for done, job in enumerate(ended, 1):
+    with Pool(
+        workers if launch is None else 1, threads=SCALES[scale].threads, own_process=launch is None, say=report
+    ) as pool:
+        ended = pool.run(launch or run_job, waiting, lambda job: f"{job.row}, seed {job.seed}")
+        for done, (number, _) in enumerate(ended, 1):
+            job = waiting[number]
             report(f"{done} of {len(waiting)}: {job.row}, seed {job.seed}, {job.status()}")
             for claim in claims:
                 if any(other.folder == job.folder for other in jobs[claim.name]):
@@ -183,74 +182,26 @@ def _check_data(job: Job, described: dict[str, Any]) -> None:
     write_json(path, described)
 
 
-def _run_all(
-    jobs: Sequence[Job], workers: int, launch: Callable[[Job, int | None], None], threads: int | None
-) -> Generator[Job, None, None]:
-    """Run jobs side by side and yield each when it ends. An error, or a signal to this process, stops the others."""
-    with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(launch, job, threads): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                yield futures[future]
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            for process in list(_RUNNING):
-                process.terminate()  # the run writes a checkpoint and ends
-            raise
-
-
-_RUNNING: set[BaseProcess] = set()
-
-
-def run_job(job: Job, threads: int | None = None) -> None:
-    """Train a job in a process of its own, with its messages in a log file beside the run directory."""
-    process = get_context("spawn").Process(target=_train, args=(job, threads))
-    process.start()
-    _RUNNING.add(process)
-    try:
-        process.join()
-    finally:
-        _RUNNING.discard(process)
-    write_json(job.folder / MACHINE, machine())
-    if job.status() not in FINAL:
-        if process.exitcode == INTERRUPTED or (process.exitcode or 0) < 0:
-            raise Stopped(f"{job.folder} was interrupted. Repeat the command to resume it.")
-        lines = job.folder.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise FinolaError(f"{job.command[2]} in {job.folder} failed: {[f'exit code {process.exitcode}', *lines][-1]}")
-
-
-INTERRUPTED = 130
-
-
-def _train(job: Job, threads: int | None) -> None:
-    """Train a job in this process. When its parent ends, also if it is killed, it writes a checkpoint and ends."""
-
-    def watch() -> None:
-        parent = parent_process()
-        assert parent is not None
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-    with job.folder.with_suffix(".log").open("wb") as log:
+def run_job(job: Job) -> None:
+    """Train a job in this process, which is its own, with its messages in a log file beside the run directory."""
+    log = job.folder.with_suffix(".log")
+    with log.open("wb") as file:
         for stream in (sys.stdout, sys.stderr):
-            os.dup2(log.fileno(), stream.fileno())
-    import torch
-
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
     from finola.training import train
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     try:
         with _locked(job.folder):
             outcome = train(job.recipe, job.folder, resume=True, quiet=True)
             if outcome.status in FINAL:
                 measure(job.folder, job.metrics)
-    except FinolaError as error:
-        sys.exit(str(error))
-    sys.exit(0 if outcome.status in FINAL else INTERRUPTED)
+            write_json(job.folder / MACHINE, machine())
+    except Exception as error:
+        traceback.print_exc()
+        raise FinolaError(f"{job.command[2]} in {job.folder} failed: {first_line(error)}. See {log}.") from None
+    if outcome.status not in FINAL:
+        raise Stopped(f"{job.folder} was interrupted. Repeat the command to resume it.")
 
 
 @contextlib.contextmanager

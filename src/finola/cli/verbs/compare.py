@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from finola.cli.inputs import (
     positive_number,
 )
 from finola.cli.loop import report_failures
-from finola.cli.output import add_force, input_files, print_json, print_line, print_table, progress_bar
+from finola.cli.output import add_force, input_files, print_error, print_json, print_line, print_table, progress_bar
 from finola.errors import InputError
 from finola.files import cache_folder, output_paths, plot_path, write_json
 from finola.locations import WRITE, user_path
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         build_method(word, fitted, device)  # raise for invalid methods before the long computation
     start = time.perf_counter()
     with progress_bar("comparing") as report:
-        found = measure(photos, words, fitted, cache, args.workers, device, report)
+        found = measure(photos, words, fitted, cache, args.workers, device, report, partial(print_error, args.verb))
     unreadable = list(found.left_out.values())
     if not found.rows:
         raise InputError(f"No photo of {' '.join(args.data)} can be compared: {unreadable[0]}")

@@ -47,7 +47,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard-size", type=positive, metavar="N", help=text)
     text = "number of processes (default: 1, and one per CPU with --engine ray)"
     parser.add_argument("--workers", type=integer(1), metavar="N", help=text)
-    text = "worker processes on this machine, or Ray Data on the cluster that RAY_ADDRESS names (default: local)"
+    text = "worker processes on this machine, or tasks on the Ray cluster that RAY_ADDRESS names (default: local)"
     parser.add_argument("--engine", choices=("local", "ray"), help=text)
 
 

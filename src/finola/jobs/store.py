@@ -1,24 +1,26 @@
-"""Output folders, on this machine, where files are written atomically, or at a URL of fsspec."""
+"""Files and JSON records in a folder on this machine, written atomically, or at a URL of fsspec."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import IO, Any
 
-from finola.data.remote import file_system_errors, is_url, open_url, without_credentials
+from finola.errors import valid_unicode
 from finola.files import PART, write_bytes
 from finola.locations import check_regular, user_path
+from finola.urls import file_system_errors, is_url, open_url, without_credentials
 
 
-class Folder:
-    """Files of an output folder by name, such as `part-00000.parquet` and `_shards/00000.json`.
+class Store:
+    """Files of a folder by name, such as `part-00000.parquet`, and JSON records, such as `_shards/00000.json`.
 
     >>> import tempfile
-    >>> folder = Folder(tempfile.mkdtemp())
-    >>> folder.write("_shards/00000.json", b"{}")
-    >>> folder.read("_shards/00000.json"), folder.read("missing"), folder.names()
-    (b'{}', None, [])
+    >>> store = Store(tempfile.mkdtemp())
+    >>> store.write_record("_shards/00000.json", {"rows": 8})
+    >>> store.record("_shards/00000.json"), store.read("missing"), store.names()
+    ({'rows': 8}, None, [])
     """
 
     def __init__(self, where: str | Path) -> None:
@@ -35,7 +37,7 @@ class Folder:
     def is_local(self) -> bool:
         return self._system is None
 
-    def is_inside(self, other: Folder) -> bool:
+    def is_inside(self, other: Store) -> bool:
         """Whether this is the same folder as another, or below it."""
         if self.is_local and other.is_local:
             return other.path.is_dir() and self.path.resolve().is_relative_to(other.path.resolve())
@@ -70,6 +72,18 @@ class Folder:
         with file_system_errors(f"{self.where}/{name}"), self.open(name) as stream:
             return stream.read()
 
+    def write_record(self, name: str, record: dict[str, Any]) -> None:
+        """Write a JSON record atomically. Bytes of file names that are not UTF-8 are escaped."""
+        self.write(name, json.dumps(valid_unicode(record)).encode())
+
+    def record(self, name: str) -> dict[str, Any] | None:
+        """A JSON record; None if there is none, or if it is damaged, since it can be computed again."""
+        try:
+            found = json.loads(self.read(name) or b"")
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
     def size(self, name: str) -> int | None:
         """Size of a file in bytes; None if there is no such file."""
         if self.is_local:
@@ -98,14 +112,9 @@ class Folder:
     def remove_temporary(self) -> None:
         """Remove the temporary files that killed processes have left behind."""
         if self.is_local:
-            for folder in (self.path, self.path / "_shards"):
-                for path in folder.glob(f".*{PART}"):
+            for pattern in (f".*{PART}", f"*/.*{PART}"):
+                for path in self.path.glob(pattern):
                     path.unlink(missing_ok=True)
 
     def _at(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
-
-
-def is_private_source(source: object) -> bool:
-    """Whether a data argument is a URL in the memory of this process."""
-    return isinstance(source, str) and source.startswith("memory://")

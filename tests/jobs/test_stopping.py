@@ -37,7 +37,7 @@ def stuck(*_):
         while True:  # without returning to Python, unless a signal arrives
             ctypes.PyDLL(None).pause() if sys.platform == "linux" else signal.pause()
 
-codec.compress_one = runner._measure_photo = EmbedTask.make = stuck  # in the workers, too, which import this file
+codec.compress_one = runner.Measurement.__call__ = EmbedTask.make = stuck  # in the workers, too, which import this file
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start background jobs with SIGINT ignored
@@ -46,16 +46,17 @@ if __name__ == "__main__":
 """
 PREPARING = """
 import os, signal, sys
-from finola.workers import Terminated, terminating, worker_pool
+from finola.jobs.pool import Pool
+from finola.jobs.worker import Terminated, terminating
 
-def stuck():
+if __name__ == "__mp_main__":  # in a worker, which imports this file
     os.write(1, b"stuck\\n")
     signal.pause()
 
 if __name__ == "__main__":
     try:
-        with terminating(), worker_pool(2, stuck) as submit:
-            [submit(int) for _ in range(2)][0].result()
+        with terminating(), Pool(2) as pool:
+            pool.call(int)
     except Terminated:
         sys.exit(143)
 """
@@ -63,11 +64,13 @@ REPRODUCE = """
 import sys
 from pathlib import Path
 
+from finola.jobs.pool import Pool
 from finola.paper.definitions import Same
 from finola.paper.run import plan, run_job
 
 if __name__ == "__main__":
-    run_job(plan(Same("smoke", "row"), "cpu", 0, "smoke", Path("runs")), threads=1)
+    with Pool(1, own_process=True) as pool:
+        pool.call(run_job, plan(Same("smoke", "row"), "cpu", 0, "smoke", Path("runs")))
 """
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
