@@ -43,11 +43,11 @@ class Samples:
     def _models(self) -> list[dict[str, bytes]]:
         """The files of two small codecs, of fixed and of elastic length: config.json and both safetensors."""
         import torch
+        from finola.elastic import coordinates
 
         import finola
         from finola.codec.calibration import FILE, calibrate
         from finola.codec.elastic_calibration import calibrate_elastic
-        from finola.elastic import coordinates
 
         torch.manual_seed(0)
         photo = torch.rand(3, 64, 64)
@@ -302,10 +302,12 @@ def read_exported(samples: Samples, rng: random.Random, folder: Path) -> None:
     """Open a folder of exported graphs with a damaged file, and run it if it is accepted."""
     import torch
 
+    import finola
     from finola.deployment import load_exported
 
     write(damage_one(samples.get("exported"), rng), folder / "out")
-    load_exported(folder / "out", threads=1).reconstruct(torch.rand(3, 20, 24))
+    model = load_exported(folder / "out", threads=1)
+    finola.decode(model, finola.encode(model, torch.rand(3, 20, 24)))
 
 
 def damage_one(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:

@@ -177,15 +177,15 @@ def test_lack_of_memory_halves_the_batch_and_is_said_once(data: Path, tmp_path: 
 
 def test_lack_of_memory_for_one_photo_ends_the_run_and_other_errors_pass() -> None:
     def fail(error: Exception):
-        def run(items):
+        def run(size):
             raise error
 
         return run
 
     with pytest.raises(MemoryError):
-        Halving(4).run(fail(MemoryError()), [1, 2, 3])
+        Halving(4).fit(fail(MemoryError()))
     with pytest.raises(RuntimeError):
-        Halving(4).run(fail(RuntimeError("shape mismatch")), [1, 2, 3])
+        Halving(4).fit(fail(RuntimeError("shape mismatch")))
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EROFS])

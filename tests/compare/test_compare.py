@@ -213,7 +213,7 @@ def test_models_on_a_device_and_other_methods_are_merged(folder: Path, tmp_path:
 def test_all_default_methods_on_a_folder(folder: Path, capsys) -> None:  # type: ignore
     out = folder.parent
     result = compare(
-        folder, "--workers", "1", "--models", "waves/16x1@8:32", "--latents", "16", "32", "--bpp", "0.9",
+        folder, "--workers", "1", "--models", "waves/16x1@8:32", "--budget", "16", "32", "--bpp", "0.9",
         "--plot", str(out / "plot.png"), "--sheet", str(out / "sheet.png"),
     )  # fmt: skip
     words = set(means(result))

@@ -29,7 +29,7 @@ class CompressTask:
     hash: str
     quality: int | None = None
     bpp: float | None = None
-    latents: int | None = None
+    per_tile: int | None = None
     mode: str = "coded"
     effort: int = 0
     keep_exif: bool = False
@@ -42,7 +42,7 @@ class CompressTask:
         return {"model": self.model, "hash": self.hash, **self._options()}
 
     def _options(self) -> dict[str, Any]:
-        names = ("quality", "bpp", "latents", "mode", "effort", "keep_exif")
+        names = ("quality", "bpp", "per_tile", "mode", "effort", "keep_exif")
         return {name: getattr(self, name) for name in names}
 
     def smaller(self) -> None:
@@ -108,7 +108,7 @@ def compress_dataset(
     limit: int | None = None,
     quality: int | None = None,
     bpp: float | None = None,
-    latents: int | None = None,
+    per_tile: int | None = None,
     mode: str = "coded",
     effort: int = 0,
     keep_exif: bool = False,
@@ -129,7 +129,7 @@ def compress_dataset(
     >>> summary.rows, summary.shards
     (2, 1)
     """
-    check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
+    check_options(quality=quality, bpp=bpp, per_tile=per_tile, mode=mode, effort=effort)
     source = evenly(find_source(data, split), limit)
     name = model or default_codec(mode)
 
@@ -137,7 +137,7 @@ def compress_dataset(
         if engine != RAY:  # the machines of a cluster have their own devices
             choose_device(device)  # raises if there is no such device
         digest = load_codec(name).hash.hex()
-        return CompressTask(name, digest, quality, bpp, latents, mode, effort, keep_exif, device)
+        return CompressTask(name, digest, quality, bpp, per_tile, mode, effort, keep_exif, device)
 
     execution = Execution(str(out), shard_size, workers, engine, force, progress, say)
     return run(CompressTask.template, make_task, source, data, execution)

@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finola import elastic
 from finola.autoencoder import Autoencoder
+from finola.encoders.elastic import elastic_encoder
 from finola.encoders.waves import WaveEncoder
 from finola.errors import InputError
 from finola.heads import Classifier
 from finola.heads.detector import Detector
+from finola.latents import neighbours
 from finola.masked import MaskedFinola
 from finola.tiling import cut, join
 
@@ -103,7 +104,7 @@ class _Chain(nn.Module):
 
 class _ElasticEncoder(_Call):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        encoder, tile = elastic.encoder_of(self.model), self.model.config.image_size
+        encoder, tile = elastic_encoder(self.model), self.model.config.image_size
         codebook = encoder.codebook
         tiles, (rows, columns) = cut(images, tile)
         errors = codebook.errors(codebook.rotated(codebook.coordinates(tiles)))
@@ -117,13 +118,12 @@ class _ElasticEncoder(_Call):
 
 class _ElasticDecoder(_Call):
     def forward(self, values: Tensor, bases: Tensor) -> Tensor:
-        codebook, tile = elastic.encoder_of(self.model).codebook, self.model.config.image_size
+        codebook, tile = elastic_encoder(self.model).codebook, self.model.config.image_size
         rows, columns, size = values.shape[1:]
         numbers = torch.arange(len(codebook.bases), device=bases.device)
         chosen = (bases.flatten()[:, None] == numbers).to(values)  # (T, G)
         p = torch.einsum("tg,td,gkd->tk", chosen, values.reshape(-1, size), codebook.bases)
-        # Propagation and read-out of exact waves are linear, so they are computed as one matrix product.
-        images: Tensor = self.model.decoder.refinement(join(codebook.tiles(p, tile), (rows, columns)))
+        images: Tensor = self.model.decoder.refinement(join(codebook.superpose(p, tile), (rows, columns)))
         return images
 
 
@@ -189,7 +189,7 @@ def _autoencoder(model: Autoencoder) -> Description:
 
 
 def _elastic_autoencoder(model: Autoencoder) -> Description:
-    tile, encoder = model.config.image_size, elastic.encoder_of(model)
+    tile, encoder = model.config.image_size, elastic_encoder(model)
     codebook = encoder.codebook
     images = torch.rand(2, 3, 2 * tile[0], 3 * tile[1])
     values, bases = torch.rand(2, 2, 3, codebook.bases.shape[1]), torch.zeros(2, 2, 3, dtype=torch.int64)
@@ -208,7 +208,7 @@ def _elastic_autoencoder(model: Autoencoder) -> Description:
     facts = {
         "kind": "elastic",
         "tile": list(tile),
-        "context": {name: elastic.neighbours(reach, tile) for name, reach in reaches.items()},  # type: ignore[arg-type]
+        "context": {name: neighbours(reach, tile) for name, reach in reaches.items()},  # type: ignore[arg-type]
         "lengths": codebook.lengths.tolist(),
         "bases": len(codebook.bases),
     }

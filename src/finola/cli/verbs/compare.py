@@ -24,7 +24,7 @@ from finola.files import cache_folder, output_paths, plot_path, write_json
 from finola.locations import WRITE, user_path
 
 HELP = "compare models with DCT, wavelets, KLT and image codecs on photos"
-LATENTS = (1024, 2048, 4096, 8192)
+BUDGETS = (1024, 2048, 4096, 8192)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="names, folders, hub ids, vae:FOLDER (default: untrained wave models and bundled models)",
     )
     add_device(parser)
-    parser.add_argument("--latents", nargs="*", type=positive, metavar="N", help="latents per cropped photo of the KLT")
+    text = "numbers per 256×256 pixels of the KLT, and of elastic models (default: several of the KLT)"
+    parser.add_argument("--budget", nargs="*", type=positive, metavar="N", help=text)
     parser.add_argument(
         "--bpp", nargs="*", type=positive_number, default=[0.2], metavar="X", help="bit rates of the codec table"
     )
@@ -123,22 +124,23 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Return the methods to compare, and a message for each excluded kind."""
     from finola.baselines.image_codecs import FORMATS
     from finola.compare.klt_cache import WHOLE, klt_words
-    from finola.compare.methods import MODELS, TRANSFORMS, file_ladder, files_at
+    from finola.compare.methods import MODELS, TRANSFORMS, budget_words, file_ladder, files_at
     from finola.data import open_data
     from finola.hub import bundled_models
 
     if args.methods is not None:
         return list(dict.fromkeys(args.methods)), []
     words = [*TRANSFORMS, *file_ladder(), *(word for rate in args.bpp for word in files_at(rate))]
-    words += [*MODELS, *bundled_models("autoencoder")] if args.models is None else args.models
+    models = [*MODELS, *bundled_models("autoencoder")] if args.models is None else args.models
+    words += [word for model in models for word in (budget_words(model, args.budget) if args.budget else [model])]
     left_out = [
         f"{name}: not supported by the installed Pillow" for name, known in FORMATS.items() if not known.available()
     ]
-    if args.latents is not None and not args.latents:
+    if args.budget is not None and not args.budget:
         return words, left_out
     if args.train or _has_train(args.data):
         train = open_data(args.train or args.data[0], "train")
-        fitting, too_many = klt_words(args.latents or LATENTS, len(train), args.crop or WHOLE)
+        fitting, too_many = klt_words(args.budget or BUDGETS, len(train), args.crop or WHOLE)
         words += fitting
         left_out += [f"{word}: the train split has too few photos to fit it" for word in too_many]
     else:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "keep the size of every photo and cut it into tiles (default for elastic models)"
     size.add_argument("--whole", action="store_true", help=text)
     number = parser.add_mutually_exclusive_group()
-    number.add_argument("--latents", type=positive, metavar="N", help="elastic models: numbers per 256×256 pixels")
+    number.add_argument("--budget", type=positive, metavar="N", help="elastic models: numbers per 256×256 pixels")
     number.add_argument("--per-tile", type=positive, metavar="K", help="elastic models: latents of every tile")
     text = "add the feature map of the encoder, or its mean over all positions"
     parser.add_argument("--features", choices=("pooled", "map"), help=text)
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         require("ray")
     from finola.batch import embed
 
-    names = ("model", "split", "limit", "crop", "whole", "latents", "per_tile", "features", "dtype", "batch", "device")
+    names = ("model", "split", "limit", "crop", "whole", "budget", "per_tile", "features", "dtype", "batch", "device")
     return run_batch(args, embed, {name: getattr(args, name) for name in names}, "embedding")
 
 
