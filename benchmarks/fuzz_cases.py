@@ -43,16 +43,17 @@ class Samples:
     def _models(self) -> list[dict[str, bytes]]:
         """The files of two small codecs, of fixed and of elastic length: config.json and both safetensors."""
         import torch
-        from finola.elastic import coordinates
 
         import finola
         from finola.codec.calibration import FILE, calibrate
         from finola.codec.elastic_calibration import calibrate_elastic
+        from finola.latents import CodebookSpace
+        from finola.photos import Pixels, analyse
 
         torch.manual_seed(0)
         photo = torch.rand(3, 64, 64)
         fixed, elastic = (finola.create(name).eval() for name in ("waves/32x1@4:16", "waves+nets/32x1@4:16+elastic2"))
-        p = coordinates(elastic, lambda top, bottom, left, right: photo[:, top:bottom, left:right], (64, 64))
+        ((p,),) = analyse(CodebookSpace(elastic, filtered=False), Pixels(photo))
         calibrations = {
             "fixed": (fixed, calibrate(fixed, [torch.rand(64, 3, 16, 16)])),
             "elastic": (elastic, calibrate_elastic(elastic, [(p, 4)] * 5)),

@@ -11,7 +11,7 @@ from finola.decoders import build_decoder
 from finola.decoders.conv_ae import build_grower
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
-from finola.latents import CodebookSpace, FixedSpace, Space
+from finola.latents import CodebookSpace, Space
 from finola.layers import build_pool, fold_norms
 from finola.propagation import Order, propagate, start_positions
 from finola.serialization import Pretrained
@@ -86,7 +86,7 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
     @property
     def space(self) -> Space:
         """Space of the latents of photos, which `finola.encode` and `finola.decode` use."""
-        return CodebookSpace(self) if self.config.elastic else FixedSpace(self)
+        return CodebookSpace(self) if self.config.elastic else Space(self)
 
     def encode(self, images: Tensor) -> Tensor:
         """Encode images of the model's image size to q (N, M, C)."""

@@ -7,7 +7,7 @@ A photo is cut into T tiles. The space of a model maps tiles to coordinates p (T
     to_p      values and bases → p;   from_p   the inverse, an orthogonal map
     maps      p → the maps of the tiles;   paint   joined maps → pixels
 
-q of a fixed length (`FixedSpace`) is the case of one basis and one length; a codebook (`CodebookSpace`) has several.
+q of a fixed length (`Space`) is the case of one basis and one length; a codebook (`CodebookSpace`) has several.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from finola.config import DEFAULT_BUDGET
 from finola.decoders.waves import ExactDecoder
 from finola.encoders.elastic import elastic_encoder
 from finola.errors import InputError
+from finola.pixel_net import PixelNet
 from finola.tiling import Size, cut, grid_of, join
 from finola.wave.codebook import NUMBER_BITS, REFERENCE_PIXELS
 
@@ -73,17 +74,24 @@ class Latents:
 
 
 class Space:
-    """Space of the latents of a model. Regions of photos consist of whole tiles, `rows` × `columns` of them."""
+    """Space of the latents of a model with q of a fixed length: p is q itself, flattened, and the maps are z.
 
-    name: str  # of the model, in messages
-    tile: Size  # pixels of a tile
+    Regions of photos consist of whole tiles, `rows` × `columns` of them.
+    """
+
     cells: Size  # positions of a tile in `maps`
     margin: Size  # positions of neighbouring tiles that `paint` takes into account on every side
     context = 0  # neighbouring tiles that `analyse` takes into account on every side
     most = 96  # tiles that are processed together: a compromise between the size of matrix products and memory
     side_bits = 0.0  # of the basis and the length of a tile
     is_orthonormal = False  # whether values are close to orthonormal coordinates of the pixels
-    device: torch.device
+
+    def __init__(self, model: Autoencoder) -> None:
+        self.model, self.name, self.device = model, str(model.config), model.device
+        self.tile, self.cells = model.config.image_size, model.config.map_size
+        refinement = model.decoder.refinement if isinstance(model.decoder, ExactDecoder) else None
+        near = max(1, neighbours(refinement, self.tile))  # a tile exceeds the reach of the other convolutional decoders
+        self.margin = near * self.cells[0], near * self.cells[1]
 
     @property
     def near(self) -> int:
@@ -92,7 +100,9 @@ class Space:
 
     def analyse(self, images: Tensor) -> tuple[Tensor, ...]:
         """Analyse regions (N, 3, h, w) to tensors (N, rows, columns, …)."""
-        raise NotImplementedError
+        tiles, grid = cut(images, self.tile)
+        p = self.to_latents(self.model.encode(tiles))
+        return (p.reshape(images.shape[0], *grid, p.shape[1]),)
 
     def check(self, budget: int | None, per_tile: int | None) -> None:
         """Raise InputError for a budget or a number per tile that are not possible."""
@@ -117,38 +127,15 @@ class Space:
 
     def maps(self, p: Tensor) -> Tensor:
         """Maps (T, c, *cells) of tiles."""
-        raise NotImplementedError
+        return self.model.propagate(self.to_q(p))
 
     def paint(self, maps: Tensor) -> Tensor:
         """Pixels (N, 3, h, w) of the joined maps of regions."""
-        raise NotImplementedError
+        return self.model.decode(maps)
 
     def render(self, p: Tensor, grid: Size) -> Tensor:
         """Pixels (N, 3, h, w) of coordinates p (N·rows·columns, D)."""
         return self.paint(join(self.maps(p), grid))
-
-
-class FixedSpace(Space):
-    """Latents of a fixed length: p is q itself, flattened; the maps are z."""
-
-    def __init__(self, model: Autoencoder) -> None:
-        self.model, self.name, self.device = model, str(model.config), model.device
-        self.tile, self.cells = model.config.image_size, model.config.map_size
-        decoder = model.decoder
-        reach = decoder.refinement.reach if isinstance(decoder, ExactDecoder) else 0
-        near = max(1, neighbours(reach, self.tile))  # a tile exceeds the reach of the other convolutional decoders
-        self.margin = near * self.cells[0], near * self.cells[1]
-
-    def analyse(self, images: Tensor) -> tuple[Tensor, ...]:
-        tiles, grid = cut(images, self.tile)
-        return (self.to_latents(self.model.encode(tiles)).unflatten(0, (len(images), *grid)),)
-
-    def maps(self, p: Tensor) -> Tensor:
-        return self.model.propagate(self.to_q(p))
-
-    def paint(self, maps: Tensor) -> Tensor:
-        image: Tensor = self.model.decode(maps)
-        return image
 
     def to_latents(self, q: Tensor) -> Tensor:
         """q (T, M, C) → p (T, D)."""
@@ -172,24 +159,20 @@ class CodebookSpace(Space):
     is_orthonormal = True
 
     def __init__(self, model: Autoencoder, *, filtered: bool = True) -> None:
+        super().__init__(model)
         encoder = elastic_encoder(model)
-        self.model, self.name, self.device = model, str(model.config), model.device
-        self.codebook = encoder.codebook
-        self.tile = self.cells = model.config.image_size
-        self.side_bits = self.codebook.side_bits
+        self.codebook, self.cells, self.side_bits = encoder.codebook, self.tile, encoder.codebook.side_bits
         self._prefilter = encoder.prefilter if filtered else None
-        self.context = neighbours(encoder.prefilter.reach, self.tile) if filtered else 0
-        decoder = model.decoder
-        assert isinstance(decoder, ExactDecoder)
-        self._refinement = decoder.refinement
-        near = neighbours(self._refinement.reach, self.tile)
+        self.context = neighbours(self._prefilter, self.tile)
+        assert isinstance(model.decoder, ExactDecoder)
+        near = neighbours(model.decoder.refinement, self.tile)
         self.margin = near * self.tile[0], near * self.tile[1]
 
     def analyse(self, images: Tensor) -> tuple[Tensor, ...]:
         """The coordinates of the tiles, and those of the filtered tiles."""
         versions = [images] if self._prefilter is None else [images, self._prefilter(images)]
         parts = [cut(version, self.tile) for version in versions]
-        return tuple(self.codebook.coordinates(tiles).unflatten(0, (len(images), *grid)) for tiles, grid in parts)
+        return tuple(self.codebook.coordinates(tiles).reshape(images.shape[0], *grid, -1) for tiles, grid in parts)
 
     def check(self, budget: int | None, per_tile: int | None) -> None:
         if budget is not None and per_tile is not None:
@@ -222,7 +205,7 @@ class CodebookSpace(Space):
         return self.codebook.superpose(p, self.tile)
 
     def paint(self, maps: Tensor) -> Tensor:
-        image: Tensor = self._refinement(maps)
+        image: Tensor = self.model.decoder.refinement(maps)  # type: ignore[operator]
         return image
 
 
@@ -232,11 +215,10 @@ def budget_of(size: Size, tile: Size, budget: int | None, side_bits: float) -> f
     A tile that the photo fills in part needs a number as well, so small photos have at least one number per tile.
     """
     rows, columns = grid_of(size, tile)
-    tiles = rows * columns
-    least = tiles + math.ceil(tiles * side_bits / NUMBER_BITS)
+    least = rows * columns + math.ceil(rows * columns * side_bits / NUMBER_BITS)
     return max(least, (budget or DEFAULT_BUDGET) * size[0] * size[1] / REFERENCE_PIXELS)
 
 
-def neighbours(reach: int, tile: Size) -> int:
-    """Number of neighbouring tiles that a network of this reach needs on every side."""
-    return -(-reach // min(tile))
+def neighbours(net: PixelNet | None, tile: Size) -> int:
+    """Number of neighbouring tiles that a network on pixels needs on every side."""
+    return 0 if net is None else -(-net.reach // min(tile))

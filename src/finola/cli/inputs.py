@@ -232,7 +232,7 @@ def add_batch(parser: argparse.ArgumentParser, default: int = 8) -> None:
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
-    """Add --budget, --per-tile and --effort, which `budget_options` reads."""
+    """Add --budget and --per-tile."""
     number = parser.add_mutually_exclusive_group()
     number.add_argument(
         "--budget",
@@ -244,12 +244,16 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     number.add_argument(
         "--per-tile", type=positive, metavar="K", help="elastic models: the same number of latents in every tile"
     )
-    text = "refine q by gradient descent through the decoder (default: 0, off)"
-    parser.add_argument("--effort", type=integer(0, 9), default=0, metavar="0-9", help=text)
+
+
+def add_effort(
+    parser: argparse.ArgumentParser, help: str = "refine q by gradient descent through the decoder (default: 0, off)"
+) -> None:
+    parser.add_argument("--effort", type=integer(0, 9), default=0, metavar="0-9", help=help)
 
 
 def budget_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of `add_budget` as arguments of `finola.evaluation.reconstruction.reconstruct`."""
+    """Options of `add_budget` and `add_effort` as arguments of `finola.evaluation.reconstruction.reconstruct`."""
     return {"budget": args.budget, "per_tile": args.per_tile, "effort": args.effort}
 
 

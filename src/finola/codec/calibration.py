@@ -26,7 +26,7 @@ from finola.config import ModelConfig
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
 from finola.files import write_tensors
 from finola.hub import UNTRAINED, WEIGHTS, bundled_models, local_folder, read_config, resolve
-from finola.latents import FixedSpace
+from finola.latents import Space
 from finola.model_zoo import load
 from finola.wave.basis import WaveBasis
 from finola.wave.initialisation import wave_basis
@@ -186,7 +186,7 @@ class CodecModel:
         return CodecSpace(self.model)
 
 
-class CodecSpace(FixedSpace):
+class CodecSpace(Space):
     """Latents that the codec stores: q, or for a wave model only the coordinates of q in its basis."""
 
     def __init__(self, model: Autoencoder) -> None:

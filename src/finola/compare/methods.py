@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -80,19 +80,6 @@ def split_budget(word: str) -> tuple[str, int | None]:
     if not number.isdigit() or re.search(r"/\d+x\d+$", name):
         return word, None
     return name, int(number)
-
-
-def budget_words(name: str, budgets: Sequence[int]) -> list[str]:
-    """A model with each of the budgets if it is elastic, otherwise the model alone.
-
-    >>> budget_words("tile32", [1024, 4096]), budget_words("photo256", [1024])
-    (['tile32@1024', 'tile32@4096'], ['photo256'])
-    """
-    from finola.hub import local_folder, read_config
-
-    folder = None if name.startswith("vae:") else local_folder(name)
-    text = name if folder is None else str(read_config(folder).get("name", ""))
-    return [f"{name}@{budget}" for budget in budgets] if "+elastic" in text else [name]
 
 
 def plain_codec(word: str) -> str:

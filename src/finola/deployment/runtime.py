@@ -59,7 +59,7 @@ class GraphSpace(Space):
     cells = (1, 1)
 
     def __init__(self, model: ExportedModel) -> None:
-        self.model, manifest = model, model.manifest
+        self.run, manifest = model, model.manifest
         self.name, self.is_elastic = manifest["model"], manifest["kind"] == "elastic"
         self.tile = tuple(manifest["tile"])
         self.context = int(manifest["context"]["encoder"])
@@ -70,7 +70,7 @@ class GraphSpace(Space):
         self.side_bits = side_bits(manifest["bases"], len(self.lengths)) if self.is_elastic else 0.0
 
     def analyse(self, images: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.model("encoder", images=images.contiguous()))
+        return tuple(self.run("encoder", images=images.contiguous()))
 
     def check(self, budget: int | None, per_tile: int | None) -> None:
         if not self.is_elastic:
@@ -99,8 +99,8 @@ class GraphSpace(Space):
     def paint(self, maps: Tensor) -> Tensor:
         values, basis = maps.movedim(1, 3).split([maps.shape[1] - 1, 1], dim=3)
         parts = [values.unflatten(3, self.shape).contiguous(), basis.squeeze(3).long()]
-        (images,) = self.model("decoder", **dict(zip(self.inputs, parts, strict=False)))
-        return images
+        image: Tensor = self.run("decoder", **dict(zip(self.inputs, parts, strict=False)))[0]
+        return image
 
 
 def load_exported(folder: str | Path, threads: int | None = None) -> ExportedModel:
@@ -150,9 +150,9 @@ def _check(manifest: Any) -> None:
         if not {"encoder", "decoder"} <= set(manifest["graphs"]):
             raise ValueError("encoder or decoder is missing")
         numbers = [*manifest["tile"], *(manifest["context"][part] for part in ("encoder", "decoder"))]
-        numbers += manifest.get("lengths", []) + [manifest["bases"]] * (manifest["kind"] == "elastic")
-        inputs = list(manifest["graphs"]["decoder"]["inputs"].values())
-        numbers += inputs[0]["shape"][3:]
+        numbers += next(iter(manifest["graphs"]["decoder"]["inputs"].values()))["shape"][3:]
+        if manifest["kind"] == "elastic":
+            numbers += [manifest["bases"], *manifest["lengths"]]
         if len(manifest["tile"]) != 2 or not all(type(number) is int and 0 <= number < 2**16 for number in numbers):
             raise ValueError("tile, context, lengths, bases or shapes are not numbers in range")
         if min(manifest["tile"]) < 1 or (manifest["kind"] == "elastic" and not manifest.get("lengths")):

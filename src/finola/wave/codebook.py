@@ -78,13 +78,13 @@ class Codebook(nn.Module):
         return torch.unflatten(p @ self.images.T + 0.5, 1, (3, *size))
 
     def rotated(self, p: Tensor) -> Tensor:
-        """Components of p (T, D) in every basis of the codebook: (T, G, D)."""
-        rotated: Tensor = torch.einsum("td,gdk->tgk", p, self.bases)
+        """Components of p (…, D) in every basis of the codebook: (…, G, D)."""
+        rotated: Tensor = torch.einsum("...d,gdk->...gk", p, self.bases)
         return rotated
 
     def errors(self, rotated: Tensor) -> Tensor:
-        """Squared error within the span for every basis and length: (T, G, K)."""
-        beyond = torch.arange(rotated.shape[2], device=rotated.device)[:, None] >= self.lengths
+        """Squared error within the span for every basis and length: (…, G, K)."""
+        beyond = torch.arange(rotated.shape[-1], device=rotated.device)[:, None] >= self.lengths
         return rotated.square() @ beyond.to(rotated)
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from finola.cli.inputs import (
     Photo,
     add_data,
     add_device,
+    add_effort,
     add_leading_model,
     add_limit,
     add_photos,
@@ -67,8 +68,7 @@ def _add_compress(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode", choices=["coded", "paper"], default="coded", help="paper: four bits per latent without entropy coding"
     )
-    text = "rate-distortion optimisation with the decoder (default: 0, off)"
-    parser.add_argument("--effort", type=integer(0, 9), default=0, metavar="0-9", help=text)
+    add_effort(parser, "rate-distortion optimisation with the decoder (default: 0, off)")
     parser.add_argument("--exif", action="store_true", help="keep the EXIF metadata")
     text = "compress one data set to WebDataset shards in the folder of -o, resuming a run that is there"
     parser.add_argument("--shards", action="store_true", help=text)

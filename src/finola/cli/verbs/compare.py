@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="names, folders, hub ids, vae:FOLDER (default: untrained wave models and bundled models)",
     )
     add_device(parser)
-    text = "numbers per 256×256 pixels of the KLT, and of elastic models (default: several of the KLT)"
+    text = "numbers per 256×256 pixels of the KLT; those of an elastic model are in its name, as in tile32@4096"
     parser.add_argument("--budget", nargs="*", type=positive, metavar="N", help=text)
     parser.add_argument(
         "--bpp", nargs="*", type=positive_number, default=[0.2], metavar="X", help="bit rates of the codec table"
@@ -124,15 +124,14 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Return the methods to compare, and a message for each excluded kind."""
     from finola.baselines.image_codecs import FORMATS
     from finola.compare.klt_cache import WHOLE, klt_words
-    from finola.compare.methods import MODELS, TRANSFORMS, budget_words, file_ladder, files_at
+    from finola.compare.methods import MODELS, TRANSFORMS, file_ladder, files_at
     from finola.data import open_data
     from finola.hub import bundled_models
 
     if args.methods is not None:
         return list(dict.fromkeys(args.methods)), []
     words = [*TRANSFORMS, *file_ladder(), *(word for rate in args.bpp for word in files_at(rate))]
-    models = [*MODELS, *bundled_models("autoencoder")] if args.models is None else args.models
-    words += [word for model in models for word in (budget_words(model, args.budget) if args.budget else [model])]
+    words += [*MODELS, *bundled_models("autoencoder")] if args.models is None else args.models
     left_out = [
         f"{name}: not supported by the installed Pillow" for name, known in FORMATS.items() if not known.available()
     ]

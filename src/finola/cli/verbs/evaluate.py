@@ -11,6 +11,7 @@ from finola.cli.inputs import (
     add_batch,
     add_budget,
     add_data,
+    add_effort,
     add_leading_model,
     add_whole_crop,
     budget_options,
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser, "test")
     add_whole_crop(parser)
     add_budget(parser)
+    add_effort(parser)
     add_batch(parser)
     parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
     add_force(parser)

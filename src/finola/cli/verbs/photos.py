@@ -10,6 +10,7 @@ from finola.cli.inputs import (
     Photo,
     add_batch,
     add_budget,
+    add_effort,
     add_model,
     add_photos,
     budget_options,
@@ -32,6 +33,7 @@ def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", default="reconstructed", help="folder to write to (default: %(default)s)")
     add_model(parser, DEFAULT_MODEL)
     add_budget(parser)
+    add_effort(parser)
     add_batch(parser)
     parser.add_argument(
         "--side-by-side", action="store_true", help="also save original and reconstruction in one image"
