@@ -134,7 +134,7 @@ class Space:
         return self.model.decode(maps)
 
     def render(self, p: Tensor, grid: Size) -> Tensor:
-        """Pixels (N, 3, h, w) of coordinates p (N·rows·columns, D)."""
+        """Pixels (N, 3, h, w) of coordinates p (N·rows·columns, D), with gradients."""
         return self.paint(join(self.maps(p), grid))
 
     def to_latents(self, q: Tensor) -> Tensor:

@@ -71,6 +71,11 @@ def test_photos_of_any_size_are_reconstructed_as_by_the_model(pair: Any, size: t
     assert torch.allclose(finola.decode(model, latents), expected, atol=1e-4)  # the same latents
 
 
+def test_an_effort_needs_the_model_itself(pair: Any) -> None:
+    with pytest.raises(InputError, match="effort"):
+        finola.encode(pair[1], torch.rand(3, 16, 16), effort=1)
+
+
 @torch.no_grad()
 def test_batches(pair: Any) -> None:
     model, exported, _ = pair

@@ -102,6 +102,9 @@ class GraphSpace(Space):
         image: Tensor = self.run("decoder", **dict(zip(self.inputs, parts, strict=False)))[0]
         return image
 
+    def render(self, p: Tensor, grid: Size) -> Tensor:
+        raise InputError(f"The export of {self.name} has no gradients: an effort needs the model itself.")
+
 
 def load_exported(folder: str | Path, threads: int | None = None) -> ExportedModel:
     """Open a folder of ONNX graphs with onnxruntime, on `threads` threads (default: all).
