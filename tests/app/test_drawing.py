@@ -161,8 +161,8 @@ def test_latents_of_a_fixed_model_cannot_be_chosen_but_refined():
 
 
 @pytest.mark.parametrize(("budget", "effort"), [(-5, -1), (1e9, 1e9)])
-def test_values_beyond_the_sliders_are_clamped(latents, effort, elastic):
-    assert "dB" in draw_latents(small(side=32), elastic, latents, effort)
+def test_values_beyond_the_sliders_are_clamped(budget, effort, elastic):
+    assert "dB" in draw_latents(small(side=32), elastic, budget, effort)
 
 
 def test_interpolations_start_at_the_photo_and_end_at_the_other():
