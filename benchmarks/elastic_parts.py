@@ -18,7 +18,6 @@ from scipy.fft import idctn
 from torch import Tensor
 
 import finola
-from finola import elastic
 from finola.data import CentreCrop, open_data
 from finola.files import write_text
 from finola.metrics import psnr
@@ -78,11 +77,12 @@ def shortened(photo: Tensor, mean: Tensor, basis: Tensor, budget: int, *, by_nee
 
 def codebook_only(model: finola.Autoencoder, photo: Tensor, budget: int) -> Tensor:
     """The model without its networks on pixels."""
-    codebook = elastic.encoder_of(model).codebook
+    codebook = model.encoder.codebook
     tiles, grid = cut(photo[None], TILE)
     p = codebook.coordinates(tiles)
-    found = codebook.encode(p, *codebook.choose(p, budget=budget * photo[0].numel() / REFERENCE_PIXELS))
-    return join(codebook.tiles(codebook.decode(found.values, found.bases), TILE), grid)[0]
+    basis, length = codebook.choose(p, budget=budget * photo[0].numel() / REFERENCE_PIXELS)
+    values = codebook.encode(p, basis, length)
+    return join(codebook.superpose(codebook.decode(values, basis), TILE), grid)[0]
 
 
 @torch.inference_mode()
@@ -103,7 +103,9 @@ def main() -> None:
                 photo, c, b, budget, by_need=n
             )
     methods["waves with a codebook of 16 bases, lengths by need"] = lambda photo, n: codebook_only(model, photo, n)
-    methods["the same with networks on pixels: tile32"] = lambda photo, n: elastic.reconstruct(model, photo, latents=n)
+    methods["the same with networks on pixels: tile32"] = lambda photo, n: finola.decode(
+        model, finola.encode(model, photo, budget=n)
+    )
     rows = []
     for name, method in methods.items():
         row: dict[str, str | float] = {"method": name}

@@ -47,12 +47,13 @@ class Samples:
         import finola
         from finola.codec.calibration import FILE, calibrate
         from finola.codec.elastic_calibration import calibrate_elastic
-        from finola.elastic import coordinates
+        from finola.latents import CodebookSpace
+        from finola.photos import Pixels, analyse
 
         torch.manual_seed(0)
         photo = torch.rand(3, 64, 64)
         fixed, elastic = (finola.create(name).eval() for name in ("waves/32x1@4:16", "waves+nets/32x1@4:16+elastic2"))
-        p = coordinates(elastic, lambda top, bottom, left, right: photo[:, top:bottom, left:right], (64, 64))
+        ((p,),) = analyse(CodebookSpace(elastic, filtered=False), Pixels(photo))
         calibrations = {
             "fixed": (fixed, calibrate(fixed, [torch.rand(64, 3, 16, 16)])),
             "elastic": (elastic, calibrate_elastic(elastic, [(p, 4)] * 5)),
@@ -302,10 +303,12 @@ def read_exported(samples: Samples, rng: random.Random, folder: Path) -> None:
     """Open a folder of exported graphs with a damaged file, and run it if it is accepted."""
     import torch
 
+    import finola
     from finola.deployment import load_exported
 
     write(damage_one(samples.get("exported"), rng), folder / "out")
-    load_exported(folder / "out", threads=1).reconstruct(torch.rand(3, 20, 24))
+    model = load_exported(folder / "out", threads=1)
+    finola.decode(model, finola.encode(model, torch.rand(3, 20, 24)))
 
 
 def damage_one(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:

@@ -40,7 +40,7 @@ PAUSE = 0.8  # seconds between two actions, at most
 PATIENCE = 300_000  # milliseconds
 TABS = {
     "Compare": ("#quality", "#effort"),
-    "Latents": ("#latents", "#effort"),
+    "Latents": ("#budget", "#effort"),
     "Morph": ("#fade", "#components", "#mix"),
     "Grow": (),
     "Waves": ("#wave",),

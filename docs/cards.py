@@ -78,7 +78,13 @@ def card(name: str) -> str:
 def _use(name: str, config: dict[str, Any]) -> str:
     if "classes" in config:
         return f"```\nfinola classify photo.jpg --model {name}\n```\nClasses: {', '.join(config['classes'])}.\n"
-    lines = ("import finola", "", f'model = finola.load("{name}")', "out = model(images)  # (N, 3, H, W) in [0, 1]")
+    lines = (
+        "import finola",
+        "",
+        f'model = finola.load("{name}")',
+        'photo = finola.read_photo("photo.jpg")  # (3, H, W) in [0, 1], any size',
+        "out = finola.decode(model, finola.encode(model, photo))",
+    )
     return "\n".join(["```python", *lines, "```", ""])
 
 
@@ -101,8 +107,8 @@ def _training(name: str, stages: dict[str, tuple[dict[str, Any], dict[str, Any]]
 def _metrics(name: str) -> str:
     rows = []
     files = [json.loads(file.read_text()) for file in sorted(RESULTS.glob(f"evaluate-{name}-*.json"))]
-    for found in sorted(files, key=lambda found: (found.get("effort") or 0, found.get("latents") or 0)):
-        options = {"crop": "--crop", "latents": "--latents", "per_tile": "--per-tile", "effort": "--effort"}
+    for found in sorted(files, key=lambda found: (found.get("effort") or 0, found.get("budget") or 0)):
+        options = {"crop": "--crop", "budget": "--budget", "per_tile": "--per-tile", "effort": "--effort"}
         options |= {"limit": "--limit"}
         chosen = "".join(f" {flag} {found[key]}" for key, flag in options.items() if found.get(key))
         command = f"finola evaluate {name} {found['data']} --split {found['split']}{chosen}"

@@ -42,7 +42,7 @@ def test_the_codec_runs_on_any_device(model, options):
     assert image.device.type == "cpu" and torch.equal(image, finola.decompress(file.data))
 
 
-@pytest.mark.parametrize(("model", "options"), [(ELASTIC, {"latents": 3000}), ("waves/64x1@8:32", {})])
+@pytest.mark.parametrize(("model", "options"), [(ELASTIC, {"budget": 3000}), ("waves/64x1@8:32", {})])
 def test_reconstruction_runs_on_any_device(model, options):
     model, images = finola.create(model), torch.rand(2, 3, 40, 70)
     expected = reconstruct(model, images, effort=1, **options)

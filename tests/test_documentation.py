@@ -77,7 +77,7 @@ def test_the_python_examples_of_the_readme_run():
     first, second = code_blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")
     names: dict[str, Any] = {}
     exec(first, names)
-    assert names["reconstruction"].shape == names["photo"].shape == names["image"][None].shape
+    assert names["reconstruction"].shape == names["photo"].shape == names["image"].shape
     names |= {name: torch.zeros(512, 512) for name in ("A", "B", "A_minus", "B_minus")}
     exec(second, names)
     assert names["z"].shape == (1, 512, 64, 64)

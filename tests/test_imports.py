@@ -24,7 +24,7 @@ LAYERS = (
         "paper.tables_recognition",
     }
     | {"image_io", "image_checks", "recipes", "checks", "pixel_net", "layers", "serialization", "hub", "jobs"},
-    {"encoders", "decoders", "wave", "autoencoder", "effort", "elastic", "masked", "heads", "weights"}
+    {"encoders", "decoders", "wave", "autoencoder", "latents", "masked", "photos", "heads", "weights"}
     | {"model_zoo", "model_counts"},
     {"codec", "data", "deployment"},
     {"batch", "training", "evaluation", "baselines", "compare", "paper"},

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import finola
-from finola import elastic
 from finola.config import ModelConfig
 from finola.heads import Classifier
 from finola.heads.detector import Detector
@@ -159,5 +158,5 @@ def test_the_number_of_latents_does_not_depend_on_the_precision(precision: str) 
     dtype = TYPES.get(precision, torch.float32)
     model, image = finola.load("tile32").to(dtype), torch.rand(3, 256, 256, dtype=dtype)
     with autocast(precision):
-        latents = elastic.encode(model, image, latents=2000)
-    assert 0.95 * 2000 <= elastic.count(model, latents).total <= 2000
+        latents = finola.encode(model, image, budget=2000)
+    assert 0.95 * 2000 <= latents.count(model.space.side_bits).total <= 2000

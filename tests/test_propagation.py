@@ -301,3 +301,17 @@ def test_a_compiled_function_runs_the_fast_path_uncompiled(start: str) -> None:
     torch.testing.assert_close(out, around(q))
     assert "tanh" in str(compiled) and "relu" in str(compiled)
     assert not [name for name in compiled if "mm" in name or "addcmul" in name or "norm" in name]
+
+
+@pytest.mark.parametrize("start", ["center", "scatter", (1, 2)])
+def test_the_layer_is_the_function_of_its_parameters(start) -> None:
+    layer = finola.Propagation(8, size=(4, 5), start=start)
+    q = torch.randn(2, 3, 8, requires_grad=True)
+    expected = propagate(q, Coefficients(layer.A, layer.B, layer.A_minus, layer.B_minus), (4, 5), start)
+    assert torch.equal(layer(q), expected)
+    layer(q).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in (*layer.parameters(), q))
+    again = finola.Propagation(8, size=(4, 5), start=start)
+    again.load_state_dict(layer.state_dict())
+    assert torch.equal(again(q), expected)
+    assert finola.waves(layer).speeds.shape == (7,)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from finola import effort as refinement
-from finola import elastic
 from finola.checks import check_images, check_values
 from finola.config import INITIALISATIONS, ModelConfig, show_size
 from finola.decoders import build_decoder
 from finola.decoders.conv_ae import build_grower
 from finola.encoders import build_encoder
 from finola.errors import InputError, UnknownNameError
+from finola.latents import CodebookSpace, Space
 from finola.layers import build_pool, fold_norms
 from finola.propagation import Order, propagate, start_positions
 from finola.serialization import Pretrained
-from finola.tiling import reconstruct
+from finola.tiling import cut, join
 from finola.transitions import DIRECTIONS, Transition, build_transition, check_named, prepared
 from finola.wave.initialisation import initialise_matrices, initialise_waves
 
@@ -84,21 +83,19 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
                 for parameter in transition.parameters_of(direction):
                     parameter.requires_grad_(False)
 
-    def encode(self, images: Tensor, latents: int | None = None) -> Tensor:
-        """Encode images of the model's image size to q (N, M, C).
+    @property
+    def space(self) -> Space:
+        """Space of the latents of photos, which `finola.encode` and `finola.decode` use."""
+        return CodebookSpace(self) if self.config.elastic else Space(self)
 
-        With an elastic model, q represents each image by its first `latents` components in the best basis of the
-        codebook (default: all).
-        """
+    def encode(self, images: Tensor) -> Tensor:
+        """Encode images of the model's image size to q (N, M, C)."""
         self._check_images(images)
         if tuple(images.shape[-2:]) != self.config.image_size:
             raise InputError(
                 f"{self.config} encodes images of size {show_size(self.config.image_size)}, got "
-                f"{show_size((images.shape[-2], images.shape[-1]))}. Use model(images) for other sizes."
+                f"{show_size((images.shape[-2], images.shape[-1]))}. Use finola.encode(model, photo) for other sizes."
             )
-        if latents is not None:
-            elastic_q: Tensor = elastic.encoder_of(self)(images, latents)
-            return elastic_q
         q: Tensor = self.pool(self.encoder(images))
         return q
 
@@ -125,38 +122,19 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
         images: Tensor = self.decoder(z)
         return images
 
-    def forward(
-        self,
-        images: Tensor,
-        *,
-        latents: int | None = None,
-        per_tile: int | None = None,
-        effort: int = 0,
-    ) -> Tensor:
-        """Reconstruct images of any size that is at least one cell.
+    def forward(self, images: Tensor) -> Tensor:
+        """Reconstruct images: `decode(propagate(encode(images)))`, with gradients.
 
-        An image of another size than the model's is split into tiles, each with its own q; the maps of all tiles are
-        joined before decoding. Without gradients, images of many tiles are processed in blocks to bound memory.
-
-        `effort`, 1 to 9, refines q by gradient descent through the decoder, without gradients of the result.
-        `latents` and `per_tile` apply to elastic models, see `finola.elastic.encode`. Gradients are those at the
-        lengths and bases chosen for the tiles; `torch.func.vmap`, which hides the values they depend on, raises.
+        Images of another size than the model's are cut into tiles, each with a q of its own, and the maps of all tiles
+        are joined before decoding. For photos, `finola.encode` and `finola.decode` bound the memory, and elastic models
+        have a budget there; here every tile has all its latents.
         """
         self._check_images(images)
-        if self.config.elastic:
-            return torch.stack(
-                [elastic.reconstruct(self, i, latents=latents, per_tile=per_tile, effort=effort) for i in images]
-            )
-        if (latents, per_tile) != (None, None):
-            elastic.encoder_of(self)  # raises InputError
-        if effort:
-            return torch.stack([refinement.reconstruct(self, image, effort) for image in images])
-
-        def grow(tiles: Tensor) -> Tensor:
-            q: Tensor = self.pool(self.encoder(tiles))
-            return self.propagate(q)
-
-        return reconstruct(images, grow, self.decode, self.config.image_size, self.config.map_size)
+        height, width = images.shape[-2:]
+        if (height, width) == self.config.image_size:
+            return self.decode(self.propagate(self.encode(images)))
+        tiles, grid = cut(images, self.config.image_size)
+        return self.decode(join(self.propagate(self.encode(tiles)), grid))[..., :height, :width]
 
     def check_saveable(self) -> None:
         config = self.config
@@ -164,12 +142,6 @@ class Autoencoder(nn.Module, Pretrained, tags=["finola", "image-reconstruction"]
 
     def _check_images(self, images: Tensor) -> None:
         check_images(images)
-        cell = self.config.cell
-        if images.shape[-2] < cell[0] or images.shape[-1] < cell[1]:
-            raise InputError(
-                f"Image size {show_size((images.shape[-2], images.shape[-1]))} is smaller than one cell of "
-                f"{self.config}, {show_size(cell)} pixels."
-            )
         check_values(images, training=self.training)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:

@@ -19,8 +19,8 @@ DEFAULT_CODEC = "tile32"
 PLAIN_CODEC = "photo256"  # for mode paper, which needs q of a fixed length
 DEFAULT_WHOLE = "photo256"  # encodes a whole image as one vector
 """Default models of the commands."""
-DEFAULT_LATENTS = 4096
-"""Latents of an elastic model for a photo of 256×256 pixels."""
+DEFAULT_BUDGET = 4096
+"""Numbers of an elastic model for a photo of 256×256 pixels."""
 
 HEADS = {
     "classify": ("lin", "tran-1", "tran-4"),

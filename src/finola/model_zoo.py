@@ -6,6 +6,7 @@ Names are resolved by `finola.hub`. Torch is imported where it is needed, so tha
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,29 +68,37 @@ def create(name: str, init: str | None = None, *, pretrained: bool = False) -> A
     return model
 
 
-def load(name: str | Path) -> Autoencoder:
-    """Load a trained autoencoder from a bundled name, a folder or a hub id, in evaluation mode.
+def load(name: str | Path, device: str | torch.device = "cpu") -> Autoencoder:
+    """Load a trained autoencoder from a bundled name, a folder or a hub id, in evaluation mode, onto a device.
 
-    A `waves…` name needs no trained weights; the model is created.
+    A `waves…` name needs no trained weights; the model is created. The device `auto` is that of `choose_device`.
     """
+    text = full_name(str(name))
     folder = model_folder(name, "autoencoder")
     if folder is not None:
         from finola.autoencoder import Autoencoder
 
         model: Autoencoder = Autoencoder.from_pretrained(folder)
-        model.label = str(name)
-        return model
-    text = full_name(str(name))
-    if "@" in text:
-        if not text.startswith("waves"):
-            ModelConfig.parse(text)
-            raise InputError(f"{text} has no trained weights. Create the model with finola.create({text!r}).")
+    elif text.startswith("waves") and "@" in text:
         model = create(text).eval()
-        model.label = str(name)
-        return model
-    if text in MOBILE_FORMERS:
+    elif "@" in text:
+        ModelConfig.parse(text)
+        raise InputError(f"{text} has no trained weights. Create the model with finola.create({text!r}).")
+    elif text in MOBILE_FORMERS:
         raise InputError(f"{text!r} is an encoder; load it with finola.load_encoder.")
-    raise _not_found(text)
+    else:
+        raise _not_found(text)
+    model.label = str(name)
+    return model.to(choose_device() if device == "auto" else device)
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names of the bundled autoencoders, and of those of the paper, that match a pattern.
+
+    >>> list_models("tile*")
+    ['tile32']
+    """
+    return [name for name in dict.fromkeys(known_names()) if fnmatchcase(name, pattern)]
 
 
 def load_encoder(name: str | Path, image_size: tuple[int, int] = (256, 256)) -> nn.Module:

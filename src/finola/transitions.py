@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from finola.config import RECURRENT
 from finola.errors import InputError
-from finola.propagation import EPS, Coefficients, Direction, Step, normalise
+from finola.propagation import EPS, Coefficients, Direction, Order, Position, Step, normalise, propagate
 
 DIRECTIONS: tuple[Direction, ...] = ("right", "down", "left", "up")  # the order of Coefficients: A, B, A₋, B₋
 
@@ -100,6 +101,44 @@ class NormLinear(LinearAfterNorm):
 
     def parameters_of(self, direction: Direction) -> list[nn.Parameter]:
         return [(self.A, self.B, self.A_minus, self.B_minus)[DIRECTIONS.index(direction)]]
+
+
+class Propagation(nn.Module):
+    """The recurrence as a layer with trainable matrices: q (N, M, C) → z (N, C, H, W) (Eqs. 1 and 3).
+
+    `size`, `start` and `order` are those of `finola.propagate`.
+
+    >>> layer = Propagation(16, size=(5, 8), start="top-left")
+    >>> layer(torch.randn(2, 1, 16)).shape, sorted(layer.state_dict())
+    (torch.Size([2, 16, 5, 8]), ['A', 'A_minus', 'B', 'B_minus'])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        size: int | Position,
+        start: str | Position | Sequence[Position] = "center",
+        *,
+        order: Order = "mean",
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.channels, self.size, self.start = channels, size, start
+        self.order, self.checkpointing = order, checkpointing
+        for name in Coefficients._fields:
+            self.register_parameter(name, random_matrix(channels))
+
+    def coefficients(self) -> Coefficients:
+        """Current matrices A, B, A₋, B₋, as `finola.waves` takes them."""
+        return Coefficients(*(self.get_parameter(name) for name in Coefficients._fields))
+
+    def forward(self, q: Tensor) -> Tensor:
+        return propagate(
+            q, self.coefficients(), self.size, self.start, order=self.order, checkpointing=self.checkpointing
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, size={self.size}, start={self.start!r}"
 
 
 class FixedMatrices(LinearAfterNorm):

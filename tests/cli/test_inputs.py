@@ -15,6 +15,8 @@ from pyarrow import parquet
 import finola
 from finola.cli import build_parser, main, output
 from finola.cli.inputs import Photo, find_photos
+from finola.errors import InputError
+from finola.evaluation import reconstruction
 from finola.image_io import read_photo, save_photo
 from finola.metrics import psnr
 
@@ -75,10 +77,26 @@ def test_batches_give_the_metrics_of_single_photos(home, capsys):
         assert batched["psnr"] == pytest.approx(expected, abs=2e-3)
 
 
-def test_a_photo_too_small_for_the_model_does_not_stop_its_batch(home, capsys):
+def test_the_smallest_photos_are_reconstructed(home, capsys):
+    for side in range(1, 4):
+        save_photo(torch.rand(3, side, side), f"tiny-{side}.png")
+    assert main(["reconstruct", "tiny-1.png", "tiny-2.png", "tiny-3.png", "-m", "tile32", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["photos"]
+    assert [(row["width"], row["height"], row["ssim"]) for row in rows] == [(1, 1, None), (2, 2, None), (3, 3, None)]
+
+
+def test_a_photo_that_cannot_be_encoded_does_not_stop_its_batch(home, capsys, monkeypatch):
+    encode = reconstruction.encode
+
+    def encode_unless_white(model, images, **options):
+        if bool((images > 0.99).flatten(1).all(1).any()):
+            raise InputError("A photo is white.")
+        return encode(model, images, **options)
+
+    monkeypatch.setattr(reconstruction, "encode", encode_unless_white)
     for number in range(2):
-        save_photo(torch.rand(3, 2, 2), f"tiny-{number}.png")
-    assert main(["reconstruct", "tiny-0.png", "tiny-1.png", "photos", "-m", MODEL, "--json"]) == 2
+        save_photo(torch.ones(3, 32, 32), f"white-{number}.png")
+    assert main(["reconstruct", "white-0.png", "white-1.png", "photos", "-m", MODEL, "--json"]) == 2
     said = capsys.readouterr()
     found = json.loads(said.out)
     assert len(found["photos"]) == 5 and len(found["unreadable"]) == said.err.count("\n") == 2

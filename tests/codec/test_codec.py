@@ -24,7 +24,7 @@ from finola.codec import calibration
 from finola.codec.calibration import (
     LAST_LEVEL,
     Calibration,
-    CodecModel,
+    CodecSpace,
     bundled_codecs,
     codec_hash,
     load_codec,
@@ -39,7 +39,6 @@ from finola.codec.payload import integers
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import read_photo, save_photo
 from finola.metrics import psnr
-from finola.tiling import BLOCK
 from finola.wave.spectrum import Spectrum
 
 V1 = "waves512"  # codecs of version 1 of the format; test_elastic_photo.py has those of version 2
@@ -87,7 +86,7 @@ def test_bpp_is_respected_and_estimated() -> None:
 
 
 def test_latents_beyond_the_limit_are_zero() -> None:
-    made = compress(photo(100, 100), quality=80, latents=20)
+    made = compress(photo(100, 100), quality=80, per_tile=20)
     container = unpack(made.data)
     assert not integers(container, load_codec(V1))[:, 20:].any()
 
@@ -244,8 +243,8 @@ def test_effort_corrects_a_wrong_encoder(monkeypatch: pytest.MonkeyPatch) -> Non
     """Analysis by synthesis does not depend on the encoder: it recovers the image from wrong latents."""
     image = (255 * read_photo("skimage:coffee")[:, 64:192, 64:192]).round().to(torch.uint8)
     good = psnr_of(decompress(compress(image, quality=60).data), image)
-    original = CodecModel.latents
-    monkeypatch.setattr(CodecModel, "latents", lambda self, tiles: 0.5 * original(self, tiles))
+    original = CodecSpace.to_latents
+    monkeypatch.setattr(CodecSpace, "to_latents", lambda self, q: 0.5 * original(self, q))
     bad = psnr_of(decompress(compress(image, quality=60).data), image)
     found = psnr_of(decompress(compress(image, quality=60, effort=8).data), image)
     assert bad < good - 3 and found > bad + 2 / 3 * (good - bad)
@@ -353,21 +352,21 @@ def test_invalid_input_exits_with_code_2(arguments: list[str], value: str, tmp_p
 def test_tiles_in_memory_are_bounded_for_every_shape(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of tiles encoded or propagated at once does not grow with either side of the photo."""
     at_once: list[int] = []
-    maps, latents = CodecModel.maps, CodecModel.latents
+    to_q, to_latents = CodecSpace.to_q, CodecSpace.to_latents
 
-    def grow(self: CodecModel, stored: torch.Tensor) -> torch.Tensor:
-        at_once.append(len(stored))
-        return maps(self, stored)
+    def grow(self: CodecSpace, p: torch.Tensor) -> torch.Tensor:
+        at_once.append(len(p))
+        return to_q(self, p)
 
-    def encode(self: CodecModel, tiles: torch.Tensor) -> torch.Tensor:
-        at_once.append(len(tiles))
-        return latents(self, tiles)
+    def encode(self: CodecSpace, q: torch.Tensor) -> torch.Tensor:
+        at_once.append(len(q))
+        return to_latents(self, q)
 
-    monkeypatch.setattr(CodecModel, "maps", grow)
-    monkeypatch.setattr(CodecModel, "latents", encode)
+    monkeypatch.setattr(CodecSpace, "to_q", grow)
+    monkeypatch.setattr(CodecSpace, "to_latents", encode)
     image = photo(*size)
     rebuilt = decompress(compress(image, quality=60).data)
-    assert max(at_once) <= 3 * (BLOCK + 2)
+    assert max(at_once) <= 3 * (CodecSpace.most + 2)
     assert rebuilt.shape == image.shape
 
 

@@ -22,10 +22,11 @@ from finola.codec.container import ELASTIC, read_container, unpack
 from finola.codec.elastic_calibration import calibrate_elastic
 from finola.codec.elastic_coder import ElasticCoder
 from finola.codec.elastic_photo import stored_tiles
-from finola.elastic import coordinates
 from finola.errors import CorruptFileError, InputError
 from finola.image_io import read_photo
+from finola.latents import CodebookSpace
 from finola.metrics import psnr
+from finola.photos import Pixels, analyse
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     model = finola.create("waves+nets/128x1@4:16+elastic2").eval()
     model.save_pretrained(folder)
     photo = read_photo("skimage:chelsea")[:, :256, :256]
-    p = coordinates(model, lambda top, bottom, left, right: photo[:, top:bottom, left:right], (256, 256))
+    ((p,),) = analyse(CodebookSpace(model, filtered=False), Pixels(photo))
     calibrate_elastic(model, [(p, 16)] * 5).save(folder / FILE)
     return str(folder)
 
@@ -104,7 +105,7 @@ def test_effort_lowers_error_plus_rate(folder: str, photo: Tensor) -> None:
 
 
 def test_latents_limit_the_values_of_a_tile(folder: str, photo: Tensor) -> None:
-    file = compress(photo, model=folder, quality=90, latents=8)
+    file = compress(photo, model=folder, quality=90, per_tile=8)
     coder = load_codec(folder).coder
     assert isinstance(coder, ElasticCoder)
     tiles = stored_tiles(unpack(file.data), coder)

@@ -234,7 +234,7 @@ def test_models_on_a_device_and_other_methods_are_merged(folder: Path, tmp_path:
 def test_all_default_methods_on_a_folder(folder: Path, capsys) -> None:  # type: ignore
     out = folder.parent
     result = compare(
-        folder, "--workers", "1", "--models", "waves/16x1@8:32", "--latents", "16", "32", "--bpp", "0.9",
+        folder, "--workers", "1", "--models", "waves/16x1@8:32", "--budget", "16", "32", "--bpp", "0.9",
         "--plot", str(out / "plot.png"), "--sheet", str(out / "sheet.png"),
     )  # fmt: skip
     words = set(means(result))
@@ -283,6 +283,19 @@ def test_klt_is_not_fitted_to_the_test_photos(tmp_path: Path, capsys) -> None:  
     assert main(["compare", str(tmp_path / "only.png"), "--json", "--models", "--cache", str(tmp_path / "c")]) == 0
     result = json.loads(capsys.readouterr().out)
     assert any("KLT" in sentence for sentence in result["left_out"])
+
+
+@pytest.mark.parametrize("budget", [512, 4096])
+def test_an_elastic_model_with_a_budget_is_a_method(budget: int) -> None:
+    photo, method = torch.rand(3, 96, 80), build_method(f"tile32@{budget}")
+    code = method.encode(photo)
+    assert code.latents is not None and 0.9 * budget < code.latents * 256**2 / (96 * 80) <= budget
+    model = finola.load("tile32")
+    expected = finola.decode(model, finola.encode(model, photo, budget=budget))
+    assert torch.allclose(method.decode(code), expected, atol=1e-4)
+    for word in ("photo256@1024", "tile32@3"):
+        with pytest.raises(InputError, match="budget"):
+            build_method(word)
 
 
 def test_the_fixed_length_mode_with_another_codec() -> None:

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 import finola
-from finola import elastic
 from finola.deployment import ExportedModel, export, exporter, load_exported, verify
 from finola.deployment.parts import describe
 from finola.errors import CorruptFileError, InputError, MissingFileError, OutputExistsError, UnknownNameError
@@ -49,6 +48,10 @@ def exported(name: str, factory: pytest.TempPathFactory) -> Path:
     return FOLDERS[name]
 
 
+def reconstructed(model: ExportedModel, photo: torch.Tensor) -> torch.Tensor:
+    return finola.decode(model, finola.encode(model, photo))
+
+
 @pytest.fixture(scope="module", params=[REFINED, ELASTIC, LEARNED])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ExportedModel, Path]:
     folder = exported(request.param, tmp_path_factory)
@@ -61,9 +64,16 @@ def test_photos_of_any_size_are_reconstructed_as_by_the_model(pair: Any, size: t
     """The last size has more tiles than one block."""
     model, exported, _ = pair
     image = torch.rand(3, *size)
-    options = {"latents": 3000} if model.config.elastic else {}
-    expected = model(image[None], **options)[0]
-    assert torch.allclose(exported.reconstruct(image, **options), expected, atol=1e-4)
+    options = {"budget": 3000} if model.config.elastic else {}
+    expected = finola.decode(model, finola.encode(model, image, **options))
+    latents = finola.encode(exported, image, **options)
+    assert torch.allclose(finola.decode(exported, latents), expected, atol=1e-4)
+    assert torch.allclose(finola.decode(model, latents), expected, atol=1e-4)  # the same latents
+
+
+def test_an_effort_needs_the_model_itself(pair: Any) -> None:
+    with pytest.raises(InputError, match="effort"):
+        finola.encode(pair[1], torch.rand(3, 16, 16), effort=1)
 
 
 @torch.no_grad()
@@ -100,7 +110,7 @@ def test_a_photo_outside_the_sphere_is_fitted_into_it(tmp_path_factory: pytest.T
     model = created(REFINED)
     photo = (torch.rand(3, 16, 16) > 0.5).float() * 6 - 2.5  # values that no photo has
     assert model.encoder.analyse(photo[None]).norm() > model.config.channels**0.5
-    found = load_exported(exported(REFINED, tmp_path_factory)).reconstruct(photo)
+    found = reconstructed(load_exported(exported(REFINED, tmp_path_factory)), photo)
     assert torch.allclose(found, model(photo[None])[0], atol=1e-3)
 
 
@@ -111,7 +121,7 @@ def test_half_precision_halves_the_file(tmp_path: Path, tmp_path_factory: pytest
     assert half.stat().st_size < 0.6 * full.stat().st_size
     with torch.no_grad():
         expected = model(image[None])[0]
-    assert 0 < (load_exported(tmp_path).reconstruct(image) - expected).abs().max() < 0.01
+    assert 0 < (reconstructed(load_exported(tmp_path), image) - expected).abs().max() < 0.01
 
 
 def test_torch_format(tmp_path: Path) -> None:
@@ -145,7 +155,7 @@ def test_classifier(tmp_path: Path) -> None:
     assert torch.allclose(logits, model(images), atol=1e-4)
     assert torch.allclose(exported("head", feature_map=features)[0], logits, atol=1e-4)
     with pytest.raises(InputError, match="autoencoder"):
-        exported.reconstruct(images[0])
+        finola.encode(exported, images[0])
 
 
 @torch.no_grad()
@@ -216,7 +226,7 @@ def test_elastic_encoder_gives_what_the_choice_needs() -> None:
     model = created(ELASTIC)
     part = describe(model).parts[0]
     components, errors = part.module(**part.inputs)
-    codebook = elastic.encoder_of(model).codebook
+    codebook = model.encoder.codebook
     assert components.shape[3:] == (2, codebook.bases.shape[1])
     assert errors.shape[3:] == (2, len(codebook.lengths))
     assert bool((errors.diff(dim=-1) <= 1e-4).all())  # longer is never worse

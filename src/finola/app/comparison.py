@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,9 +13,9 @@ from finola.app.models import Opened
 from finola.app.photos import Photo
 from finola.baselines.image_codecs import FORMATS, file_within, read
 from finola.codec.codec import compress, decompress
-from finola.codec.rdo import ITERATIONS
 from finola.image_io import to_uint8
 from finola.metrics import SSIM_SIDE, psnr_by_strips, ssim
+from finola.photos import EFFORTS, decode, encode
 
 ROWS = 1024  # approximate strip height for computing metrics, which limits memory
 OTHERS = {"jpeg": "JPEG", "webp": "WebP", "avif": "AVIF", "jpeg2000": "JPEG 2000"}
@@ -52,9 +51,9 @@ class Comparison(NamedTuple):
 def rebuild(photo: Photo, opened: Opened, quality: int, effort: int = 0) -> Comparison:
     """Reconstruct a photo with a model and with other formats of the same size."""
     original = photo.pixels
-    effort = possible_effort(effort, original.shape[-2] * original.shape[-1], ITERATIONS)
+    effort = possible_effort(effort, original.shape[-2] * original.shape[-1])
     if opened.codec is None:
-        image = to_uint8(opened.model(original[None].float() / 255)[0])
+        image = to_uint8(decode(opened.model, encode(opened.model, original.float() / 255)))
         return Comparison(_version(image, original), {})
     made = compress(original, quality=quality, model=opened.name, effort=effort)
     ours = _version(decompress(made.data, model=opened.name), original, made.data)
@@ -66,13 +65,13 @@ def rebuild(photo: Photo, opened: Opened, quality: int, effort: int = 0) -> Comp
     return Comparison(ours, others, effort)
 
 
-def possible_effort(effort: int, pixels: int, iterations: Sequence[int]) -> int:
+def possible_effort(effort: int, pixels: int) -> int:
     """Largest effort up to `effort` whose iterations take about ten seconds for a photo of this many pixels.
 
-    >>> possible_effort(9, 512 * 512, ITERATIONS), possible_effort(9, 2_000_000, ITERATIONS)
+    >>> possible_effort(9, 512 * 512), possible_effort(9, 2_000_000)
     (5, 0)
     """
-    return max(e for e in range(min(effort, len(iterations) - 1) + 1) if iterations[e] * pixels <= EFFORT_PIXELS)
+    return max(e for e in range(min(effort, len(EFFORTS) - 1) + 1) if EFFORTS[e] * pixels <= EFFORT_PIXELS)
 
 
 def _version(image: Tensor, original: Tensor, data: bytes | None = None) -> Version:

@@ -23,7 +23,7 @@ from finola.errors import InputError
 from finola.image_io import to_uint8
 from finola.metrics import psnr
 
-LEAST_LATENTS, MOST_LATENTS = 512, 16_384  # per 256×256 pixels
+LEAST_BUDGET, MOST_BUDGET = 512, 16_384  # per 256×256 pixels
 FIRST, SECOND = "astronaut", "coffee"
 Order = tuple[str, list[tuple[int, float]]]
 """A model, and its waves with their fractions of the energy of a photo, strongest first."""
@@ -115,12 +115,12 @@ def compare(photo: Photo | None, model: str, quality: int, effort: int) -> str:
 
 
 def draw_tab(
-    tab: str, photo: Photo | None, other: Photo | None, model: str, latents: float, effort: float, *sliders: float
+    tab: str, photo: Photo | None, other: Photo | None, model: str, budget: float, effort: float, *sliders: float
 ) -> tuple[Any, ...]:
     """Update the outputs of the visible tab; all others are unchanged."""
     outputs = [gr.skip()] * 12
     if tab == "latents":
-        outputs[10:] = gr.Slider(visible=is_elastic(model)), draw_latents(photo, model, latents, effort)
+        outputs[10:] = gr.Slider(visible=is_elastic(model)), draw_latents(photo, model, budget, effort)
     elif tab == "moves":
         outputs[:5] = _draw_latent_views(photo, other, model, *sliders)
     elif tab == "waves":
@@ -173,9 +173,9 @@ def draw_mix(photo: Photo | None, other: Photo | None, model: str, t: float) -> 
 
 
 @shows_errors
-def draw_latents(photo: Photo | None, model: str, latents: float, effort: float) -> str:
-    """Reconstruct the photo from a number of latents, amortised and refined."""
-    asked, number = min(max(int(effort), 0), 9), min(max(int(latents), LEAST_LATENTS), MOST_LATENTS)
+def draw_latents(photo: Photo | None, model: str, budget: float, effort: float) -> str:
+    """Reconstruct the photo within a budget, amortised and refined."""
+    asked, number = min(max(int(effort), 0), 9), min(max(int(budget), LEAST_BUDGET), MOST_BUDGET)
     image, found, used = latent_views.reconstructed(_require_photo(photo), open_model(model), number, asked)
     original = image[None].float() / 255
     size = image.shape[-2], image.shape[-1]

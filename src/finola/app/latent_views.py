@@ -7,7 +7,6 @@ from torch import Tensor
 from finola.app.comparison import possible_effort
 from finola.app.models import Opened, statistics
 from finola.app.photos import Photo, fitted, shrunk
-from finola.elastic import EFFORTS
 from finola.evaluation.latent import decode, encode, fade, interpolate, project
 from finola.evaluation.reconstruction import Reconstruction, reconstruct
 from finola.image_io import to_uint8
@@ -37,15 +36,15 @@ def mixed(photo: Photo, other: Photo, opened: Opened, t: float) -> Tensor:
     return to_uint8(decode(opened.model, interpolate(q, encode(opened.model, second[None]).q, t), grid, size)[0])
 
 
-def reconstructed(photo: Photo, opened: Opened, latents: int, effort: int) -> tuple[Tensor, Reconstruction, int]:
-    """Reconstruct the photo from a number of latents per 256×256 pixels, which only elastic models use.
+def reconstructed(photo: Photo, opened: Opened, budget: int, effort: int) -> tuple[Tensor, Reconstruction, int]:
+    """Reconstruct the photo from a budget per 256×256 pixels, which only elastic models use.
 
     Returns the displayed photo, uint8 (3, h, w), its reconstruction, and the effort that was used.
     """
     image = shrunk(photo.pixels, SIDE)
-    effort = possible_effort(effort, image.shape[-2] * image.shape[-1], EFFORTS)
-    number = latents if opened.model.config.elastic else None
-    (found,) = reconstruct(opened.model, image[None].float() / 255, latents=number, effort=effort)
+    effort = possible_effort(effort, image.shape[-2] * image.shape[-1])
+    number = budget if opened.model.config.elastic else None
+    (found,) = reconstruct(opened.model, image[None].float() / 255, budget=number, effort=effort)
     return image, found, effort
 
 

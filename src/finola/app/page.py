@@ -10,8 +10,8 @@ import gradio as gr
 from finola.app import views as markup
 from finola.app.guard import Uploads
 from finola.app.handlers import (
-    LEAST_LATENTS,
-    MOST_LATENTS,
+    LEAST_BUDGET,
+    MOST_BUDGET,
     choose_other,
     chosen,
     compare,
@@ -30,7 +30,7 @@ from finola.app.handlers import (
 )
 from finola.app.models import is_elastic, label, names
 from finola.app.photos import MAX_BYTES, MAX_PIXELS, Photo, example, read, shrunk
-from finola.config import DEFAULT_LATENTS
+from finola.config import DEFAULT_BUDGET
 
 STATE_LIFETIME = 3600  # seconds without use after which a photo is deleted
 COMPONENTS = 32  # initial number of principal components
@@ -94,8 +94,8 @@ def build(uploads: Uploads) -> gr.Blocks:
                     compared = gr.HTML(_placeholders(7), elem_id="compared")
                 with gr.Tab("Latents", id="latents") as latents_tab:
                     words = "Latents per 256 × 256 pixels", "shared out by need over the tiles; not quantised"
-                    latents = _slider("latents", (LEAST_LATENTS, MOST_LATENTS, DEFAULT_LATENTS), 256, *words)
-                    latents.visible = is_elastic(names()[0])
+                    budget = _slider("budget", (LEAST_BUDGET, MOST_BUDGET, DEFAULT_BUDGET), 256, *words)
+                    budget.visible = is_elastic(names()[0])
                     latent_pictures = gr.HTML(_placeholders(3), elem_id="reconstructed")
                 with gr.Tab("Morph", id="moves") as moves_tab:
                     with gr.Row(equal_height=False):
@@ -134,8 +134,8 @@ def build(uploads: Uploads) -> gr.Blocks:
         settings = [model, quality, effort]
         pictures = [faded, projected, mixed, components, source]
         seen = [order, wave, plane, waved]
-        current = [tab, photo, other, model, latents, effort, fade, components, mix]
-        everything = [*pictures, grown, *seen, latents, latent_pictures]
+        current = [tab, photo, other, model, budget, effort, fade, components, mix]
+        everything = [*pictures, grown, *seen, budget, latent_pictures]
 
         # A new photo or model updates the visible tab; other tabs are updated when they are selected. Selecting a tab
         # leaves the animation alone: its button may be pressed before the tab is updated.
@@ -151,7 +151,7 @@ def build(uploads: Uploads) -> gr.Blocks:
         quality.input(compare, comparing, compared, **live)
         effort.input(draw_tab, current, everything, **live).then(compare, comparing, compared, **live)
         model.input(markup.abilities, model, able, **live)
-        latents.input(draw_latents, [photo, model, latents, effort], latent_pictures, **live)
+        budget.input(draw_latents, [photo, model, budget, effort], latent_pictures, **live)
         tabs = {"compare": compare_tab, "latents": latents_tab, "moves": moves_tab, "growth": growth_tab}
         for name, one in (tabs | {"waves": waves_tab}).items():
             one.select(lambda name=name: name, None, tab, **live).then(draw_tab, current, everything, **live)

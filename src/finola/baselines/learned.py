@@ -10,30 +10,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finola import tiling
+from finola import photos
 from finola.baselines import Code, Method
 from finola.errors import MissingFileError, require
 from finola.locations import user_path
+from finola.tiling import pad_to_multiple
 
 Device = str | torch.device
 
 
-def model_method(name: str, device: Device = "cpu") -> Method:
-    """A model given by name, folder or hub id. All entries of q count as latents, also those that a wave model pads."""
+def model_method(name: str, device: Device = "cpu", budget: int | None = None) -> Method:
+    """A model given by name, folder or hub id, an elastic one with a budget per 256×256 pixels (default: 4096).
+
+    All entries of q count as latents, also those that a wave model pads, and the side information of elastic models.
+    """
     from finola.model_zoo import load
 
     model = load(name).for_inference().to(device)
+    model.space.check(budget, None)
 
     @torch.inference_mode()
     def encode(image: Tensor) -> Code:
-        encoded = tiling.encode(model, image[None].to(device))
-        return Code(encoded._replace(q=encoded.q.cpu()), encoded.size, latents=encoded.q.numel())
+        latents = photos.encode(model, image.to(device), budget=budget)
+        return Code(latents.to("cpu"), latents.size, latents=latents.count(model.space.side_bits).total)
 
     @torch.inference_mode()
     def decode(code: Code) -> Tensor:
-        return tiling.decode(model, code.data._replace(q=code.data.q.to(device)))[0].cpu()
+        return photos.decode(model, code.data.to(device)).cpu()
 
-    return Method(name, encode, decode)
+    return Method(name if budget is None else f"{name}@{budget}", encode, decode)
 
 
 def codec_method(word: str, number: float, at_rate: bool, device: Device = "cpu") -> Method:
@@ -69,7 +74,7 @@ def vae_method(folder: str, device: Device = "cpu") -> Method:
 
     @torch.inference_mode()
     def encode(image: Tensor) -> Code:
-        padded = tiling.pad_to_multiple(image[None].to(device), (cell, cell))
+        padded = pad_to_multiple(image[None].to(device), (cell, cell))
         latents = vae.encode(2 * padded - 1).latent_dist.mode().cpu()
         return Code(latents, (image.shape[-2], image.shape[-1]), latents=latents.numel())
 

@@ -24,7 +24,7 @@ def embed(
     limit: int | None = None,
     crop: int | None = None,
     whole: bool = False,
-    latents: int | None = None,
+    budget: int | None = None,
     per_tile: int | None = None,
     features: str | None = None,
     dtype: str = "float32",
@@ -42,7 +42,7 @@ def embed(
     `data` is a data set as `finola.data.open_data` takes it, or a URL of fsspec; `out` is a folder or a URL. Photos are
     resized to cover the image size of the model and cropped at the centre, which gives one q per photo; `crop` is
     another side, whose crop is cut into tiles. With `whole`, and by default with an elastic model, photos keep their
-    size and are cut into tiles. `latents` and `per_tile` are options of `finola.elastic.encode`. `features` adds the
+    size and are cut into tiles. `budget` and `per_tile` are options of `finola.encode`. `features` adds the
     feature map of the encoder (`map`) or its mean over all positions (`pooled`).
 
     `workers` processes work on shards of `shard_size` photos; with `engine="ray"` they run on a Ray cluster. Finished
@@ -67,7 +67,7 @@ def embed(
         "model": model,
         "crop": crop,
         "whole": whole,
-        "latents": latents,
+        "budget": budget,
         "per_tile": per_tile,
         "features": features,
     }
@@ -85,7 +85,7 @@ def compress_dataset(
     limit: int | None = None,
     quality: int | None = None,
     bpp: float | None = None,
-    latents: int | None = None,
+    per_tile: int | None = None,
     mode: str = "coded",
     effort: int = 0,
     keep_exif: bool = False,
@@ -106,7 +106,7 @@ def compress_dataset(
     >>> summary.rows, summary.shards
     (2, 1)
     """
-    settings = {"model": model, "quality": quality, "bpp": bpp, "latents": latents, "mode": mode, "effort": effort}
+    settings = {"model": model, "quality": quality, "bpp": bpp, "per_tile": per_tile, "mode": mode, "effort": effort}
     settings |= {"keep_exif": keep_exif, "device": device, "check_device": engine != RAY}
     run = Run(data, split, limit, str(out), shard_size, workers, engine, device, force, progress, say)
     return do(run, TAR, "finola.batch.compression", settings)

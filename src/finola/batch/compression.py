@@ -25,7 +25,7 @@ class CompressTask:
     hash: str
     quality: int | None = None
     bpp: float | None = None
-    latents: int | None = None
+    per_tile: int | None = None
     mode: str = "coded"
     effort: int = 0
     keep_exif: bool = False
@@ -38,7 +38,7 @@ class CompressTask:
         return {"model": self.model, "hash": self.hash, **self._options()}
 
     def _options(self) -> dict[str, Any]:
-        names = ("quality", "bpp", "latents", "mode", "effort", "keep_exif")
+        names = ("quality", "bpp", "per_tile", "mode", "effort", "keep_exif")
         return {name: getattr(self, name) for name in names}
 
     def smaller(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from finola import elastic
 from finola.batch.shards import PARQUET, Made, PhotoError, Shard, attempt_photo, photo_error
 from finola.batch.table import Layout, Row, check_table, write_table
 from finola.data.sources import Source
@@ -20,9 +20,10 @@ from finola.files import digest_of_weights
 from finola.hub import resolve
 from finola.image_io import read_photo, shown_size
 from finola.jobs.memory import Halving, is_out_of_memory
+from finola.latents import Latents
 from finola.model_zoo import choose_device, load
-from finola.tiling import Size, cut, grid_of, tile_batches
-from finola.wave.codebook import Latents
+from finola.photos import encode
+from finola.tiling import Size, grid_of
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -36,7 +37,7 @@ class EmbedTask:
     config: str
     hash: str
     crop: Size | None  # None: whole photos
-    latents: int | None = None
+    budget: int | None = None
     per_tile: int | None = None
     features: str | None = None
     dtype: str = "float32"
@@ -48,7 +49,7 @@ class EmbedTask:
     def settings(self) -> dict[str, Any]:
         """The batch size and the device are left out: they change q by rounding errors only."""
         crop = None if self.crop is None else list(self.crop)
-        names = ("model", "config", "hash", "latents", "per_tile", "features", "dtype")
+        names = ("model", "config", "hash", "budget", "per_tile", "features", "dtype")
         return {name: getattr(self, name) for name in names} | {"crop": crop}
 
     def smaller(self) -> EmbedTask | None:
@@ -132,7 +133,7 @@ def _cropped(
         photo = source.open(index)
         return index, shown_size(photo, name), centre_crop(photo, size, name)
 
-    def encode(photos: Sequence[tuple[int, Size, Tensor]]) -> list[dict[str, Any]]:
+    def encode_photos(photos: Sequence[tuple[int, Size, Tensor]]) -> list[dict[str, Any]]:
         images = torch.stack([image for _, _, image in photos]).to(device).float() / 255
         return _encode_batch(task, model, images)
 
@@ -151,7 +152,7 @@ def _cropped(
                 halving.halve(len(pending) + 1)
             else:
                 index += 1
-        elif (found := halving.attempt(encode, pending)) is not None:
+        elif (found := halving.attempt(encode_photos, pending)) is not None:
             facts = [(number, shown) for number, shown, _ in pending]
             pending.clear()
             for (number, shown), values in zip(facts, found, strict=True):
@@ -163,21 +164,23 @@ def _cropped(
 
 
 def _encode_batch(task: EmbedTask, model: Autoencoder, images: Tensor) -> list[dict[str, Any]]:
-    if model.config.elastic:
-        return [_elastic(task, model, image) for image in images]
-    tiles, grid = cut(images, model.config.image_size)
     if task.features is None:
-        q = model.encode(tiles)
-        found: list[dict[str, Any]] = [{} for _ in images]
-    else:
-        maps: Tensor = model.encoder(tiles)
-        q = model.pool(maps)
-        chosen = maps.mean((2, 3)) if task.features == "pooled" else maps
-        found = [{"features": features} for features in chosen.cpu()]
-    shape = q.shape[1:] if grid == (1, 1) else (*grid, *q.shape[1:])
-    for row, values in zip(found, q.reshape(len(images), *shape).cpu(), strict=True):
-        row["q"], row["shape"] = values.flatten(), tuple(shape)
-    return found
+        latents = encode(model, images, budget=task.budget, per_tile=task.per_tile).to("cpu")
+        return [_columns(model, latents[number], whole=False) for number in range(len(images))]
+    maps: Tensor = model.encoder(images)
+    chosen = maps.mean((2, 3)) if task.features == "pooled" else maps
+    pairs = zip(model.pool(maps).cpu(), chosen.cpu(), strict=True)
+    return [{"q": q.flatten(), "shape": q.shape, "features": features} for q, features in pairs]
+
+
+def _columns(model: Autoencoder, latents: Latents, whole: bool) -> dict[str, Any]:
+    """Latents of a photo as columns of the table. A crop of one tile has no grid."""
+    grid = grid_of(latents.size, model.config.image_size)
+    if model.config.elastic:
+        values = latents.values[latents.used]
+        return {"q": values, "shape": grid, "lengths": latents.length, "bases": latents.basis}
+    shape = (*(grid if whole or grid != (1, 1) else ()), model.config.paths, model.config.channels)
+    return {"q": latents.values.flatten(), "shape": shape}
 
 
 def _whole(
@@ -188,32 +191,15 @@ def _whole(
 
     def work(index: int) -> tuple[Size, dict[str, Any]]:
         image = read_photo(source.open(index), source.name(index)).to(device)
-        values = _elastic(task, model, image) if model.config.elastic else _tiles(task, model, image, halving)
-        return (image.shape[1], image.shape[2]), values
+        found = partial(encode, model, image, budget=task.budget, per_tile=task.per_tile)
+        latents = found() if model.config.elastic else halving.fit(lambda most: found(most=most))
+        return latents.size, _columns(model, latents.to("cpu"), whole=True)
 
     for index in range(shard.start, shard.stop):
         found = attempt_photo(work, source, index, errors)
         if found is not None:
             size, values = found
             yield from _row(task, source, index, size, values, errors)
-
-
-def _tiles(task: EmbedTask, model: Autoencoder, image: Tensor, halving: Halving) -> dict[str, Any]:
-    size, tile = (image.shape[1], image.shape[2]), model.config.image_size
-    grid = grid_of(size, tile)
-    read = lambda top, bottom, left, right: image[:, top:bottom, left:right]  # noqa: E731
-    q: list[Tensor] = []
-    for tiles in tile_batches(read, size, tile, most=task.batch):
-        q += halving.run(lambda part: list(model.encode(torch.stack(list(part))).cpu()), list(tiles))
-    return {"q": torch.stack(q).flatten(), "shape": (*grid, *q[0].shape)}
-
-
-def _elastic(task: EmbedTask, model: Autoencoder, image: Tensor) -> dict[str, Any]:
-    encoded = elastic.encode(model, image, latents=task.latents, per_tile=task.per_tile)
-    found = Latents(*(part.cpu() for part in encoded))
-    used = torch.arange(found.values.shape[1]) < found.length[:, None]
-    grid = grid_of((image.shape[1], image.shape[2]), model.config.image_size)
-    return {"q": found.values[used], "shape": grid, "lengths": found.length, "bases": found.bases}
 
 
 def _row(
@@ -232,7 +218,7 @@ def make_task(
     *,
     crop: int | None,
     whole: bool,
-    latents: int | None,
+    budget: int | None,
     per_tile: int | None,
     check_device: bool,
     **settings: Any,
@@ -241,10 +227,10 @@ def make_task(
     if check_device:
         choose_device(settings["device"])  # raises if there is no such device
     loaded, digest = _load(model)
-    elastic.check_options(loaded, latents, per_tile, 0)
+    loaded.space.check(budget, per_tile)
     size = _crop_of(loaded, crop, whole)
     _check_features(loaded, settings["features"], size)
-    return EmbedTask(model, str(loaded.config), digest, size, latents, per_tile, **settings)
+    return EmbedTask(model, str(loaded.config), digest, size, budget, per_tile, **settings)
 
 
 def _crop_of(model: Autoencoder, crop: int | None, whole: bool) -> Size | None:

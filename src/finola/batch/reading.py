@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finola import elastic
 from finola.batch.run import parts_of, read_manifest
 from finola.batch.shards import PARQUET
 from finola.batch.table import REQUIRED
+from finola.encoders.elastic import elastic_encoder
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line, require
 from finola.image_io import MAX_FLOAT_PIXELS
 from finola.jobs.store import Store
-from finola.tiling import Encoded, decode
-from finola.wave.codebook import Latents
+from finola.latents import Latents
+from finola.photos import decode
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -163,26 +163,25 @@ def reconstruct(model: Autoencoder, embedding: Embedding) -> Tensor:
     >>> reconstruct(finola.load("waves/64x1@8:32"), next(read_embeddings(folder))).shape
     torch.Size([3, 32, 32])
     """
-    config, tile = model.config, model.config.image_size
-    q = torch.from_numpy(embedding.q.astype(np.float32))
-    if embedding.lengths is not None and embedding.bases is not None:
-        codebook = elastic.encoder_of(model).codebook
-        rows, columns = embedding.shape
-        height, width = _size(embedding, (rows, columns), tile)
-        lengths, bases = torch.from_numpy(embedding.lengths).long(), torch.from_numpy(embedding.bases).long()
-        values = torch.zeros(len(lengths), codebook.bases.shape[1])
-        if int(lengths.max()) > values.shape[1] or int(bases.max()) >= len(codebook.bases):
+    config, values = model.config, torch.from_numpy(embedding.q.astype(np.float32))
+    if embedding.lengths is None or embedding.bases is None:
+        if config.elastic or embedding.shape[-2:] != (config.paths, config.channels):
+            raise InputError(
+                f"The embedding of {embedding.id} has shape {embedding.shape}, which does not fit {model.label}."
+            )
+        grid = (1, 1) if len(embedding.shape) == 2 else (embedding.shape[0], embedding.shape[1])
+        values = values.reshape(-1, config.paths * config.channels)
+        length, basis = torch.full((len(values),), values.shape[1]), torch.zeros(len(values), dtype=torch.int64)
+    else:
+        codebook, (rows, columns) = elastic_encoder(model).codebook, embedding.shape
+        grid = rows, columns
+        length, basis = torch.from_numpy(embedding.lengths).long(), torch.from_numpy(embedding.bases).long()
+        if int(length.max()) > codebook.bases.shape[1] or int(basis.max()) >= len(codebook.bases):
             raise InputError(f"The embedding of {embedding.id} does not fit {model.label}.")
-        values[torch.arange(values.shape[1]) < lengths[:, None]] = q
-        latents = Latents(*(part.to(model.device) for part in (bases, lengths, values)))
-        return elastic.decode(model, latents, (height, width)).cpu()
-    if embedding.shape[-2:] != (config.paths, config.channels):
-        raise InputError(
-            f"The embedding of {embedding.id} has shape {embedding.shape}, which does not fit {model.label}."
-        )
-    grid = (1, 1) if len(embedding.shape) == 2 else (embedding.shape[0], embedding.shape[1])
-    tiles = q.reshape(-1, config.paths, config.channels).to(next(model.parameters()))
-    return decode(model, Encoded(tiles, grid, _size(embedding, grid, tile)))[0].cpu()
+        packed, values = values, torch.zeros(len(length), codebook.bases.shape[1])
+        values[torch.arange(values.shape[1]) < length[:, None]] = packed
+    latents = Latents(values, length, basis, _size(embedding, grid, config.image_size))
+    return decode(model, latents.to(model.device)).cpu()
 
 
 def _size(embedding: Embedding, grid: tuple[int, int], tile: tuple[int, int]) -> tuple[int, int]:

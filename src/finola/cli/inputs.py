@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finola.config import DEFAULT_LATENTS, ModelConfig, show_size
+from finola.config import DEFAULT_BUDGET, ModelConfig, show_size
 from finola.errors import InputError, MissingFileError
 from finola.locations import SKIMAGE, evenly_spaced, is_photo, is_special, locate, photos_below
 
@@ -231,26 +231,30 @@ def add_batch(parser: argparse.ArgumentParser, default: int = 8) -> None:
     )
 
 
-def add_latents(parser: argparse.ArgumentParser) -> None:
-    """Add --latents, --per-tile and --effort, which `latent_options` reads."""
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """Add --budget and --per-tile."""
     number = parser.add_mutually_exclusive_group()
     number.add_argument(
-        "--latents",
+        "--budget",
         type=positive,
         metavar="N",
         help=f"elastic models: numbers per 256×256 pixels, shared out by need over the tiles, side information "
-        f"included (default: {DEFAULT_LATENTS})",
+        f"included (default: {DEFAULT_BUDGET})",
     )
     number.add_argument(
         "--per-tile", type=positive, metavar="K", help="elastic models: the same number of latents in every tile"
     )
-    text = "refine q by gradient descent through the decoder (default: 0, off)"
-    parser.add_argument("--effort", type=integer(0, 9), default=0, metavar="0-9", help=text)
 
 
-def latent_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of `add_latents` as arguments of `finola.evaluation.reconstruction.reconstruct`."""
-    return {"latents": args.latents, "per_tile": args.per_tile, "effort": args.effort}
+def add_effort(
+    parser: argparse.ArgumentParser, help: str = "refine q by gradient descent through the decoder (default: 0, off)"
+) -> None:
+    parser.add_argument("--effort", type=integer(0, 9), default=0, metavar="0-9", help=help)
+
+
+def budget_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of `add_budget` and `add_effort` as arguments of `finola.evaluation.reconstruction.reconstruct`."""
+    return {"budget": args.budget, "per_tile": args.per_tile, "effort": args.effort}
 
 
 def device_of(args: argparse.Namespace) -> torch.device:

@@ -26,6 +26,7 @@ from finola.config import ModelConfig
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line
 from finola.files import write_tensors
 from finola.hub import UNTRAINED, WEIGHTS, bundled_models, local_folder, read_config, resolve
+from finola.latents import Space
 from finola.model_zoo import load
 from finola.wave.basis import WaveBasis
 from finola.wave.initialisation import wave_basis
@@ -172,7 +173,7 @@ def _inverse(synthesis: Tensor) -> Tensor:
 class CodecModel:
     """A model with its calibration, and the name and hash that identify it in a file.
 
-    Images, latents and coefficients are on the CPU; the model may be on any device.
+    Latents and coefficients are on the CPU; the model may be on any device.
     """
 
     id: str
@@ -180,13 +181,23 @@ class CodecModel:
     model: Autoencoder
     calibration: Calibration
 
-    def latents(self, tiles: Tensor) -> Tensor:
-        """Tiles (T, 3, h, w) → latents (T, D): q, or for a wave model only the coordinates of q in its basis."""
-        return to_latents(self.model, self.model.encode(tiles.to(self.model.device))).cpu()
+    @property
+    def space(self) -> CodecSpace:
+        return CodecSpace(self.model)
 
-    def maps(self, latents: Tensor) -> Tensor:
-        """Latents (T, D) → z (T, C, H, W) on the device of the model."""
-        return self.model.propagate(to_q(self.model, latents.to(self.model.device)))
+
+class CodecSpace(Space):
+    """Latents that the codec stores: q, or for a wave model only the coordinates of q in its basis."""
+
+    def __init__(self, model: Autoencoder) -> None:
+        super().__init__(model)
+        self.margin = self.cells[0] // 2, self.cells[1] // 2  # exceeds the receptive field of the wave decoders
+
+    def to_latents(self, q: Tensor) -> Tensor:
+        return to_latents(self.model, q).cpu()
+
+    def to_q(self, p: Tensor) -> Tensor:
+        return to_q(self.model, p.to(self.device))
 
 
 def to_latents(model: Autoencoder, q: Tensor) -> Tensor:

@@ -17,16 +17,17 @@ from torch import Tensor
 from finola.codec.calibration import PLAIN_BITS, CodecModel, ElasticCodec, bundled_codecs, codec_hash, codec_on
 from finola.codec.container import ELASTIC, ENTROPY_CODED, FIXED_LENGTH, Container, read_container
 from finola.codec.deblocking import ELASTIC_SCALE, smooth_borders
-from finola.codec.elastic_photo import ElasticPhoto, decode_elastic
+from finola.codec.elastic_photo import ElasticPhoto, decode_elastic, to_pixels
 from finola.codec.entropy_model import LAMBDA, Quantised, step_size
 from finola.codec.payload import CHUNK, StoredTiles, pack_levels, round_to_levels
 from finola.codec.rans import Encoder
 from finola.codec.rate_control import finest_within
-from finola.codec.rdo import ITERATIONS, FloatArray, refine
+from finola.codec.rdo import FloatArray, refine
 from finola.config import DEFAULT_CODEC, PLAIN_CODEC
 from finola.errors import InputError
 from finola.image_io import Regions, open_photo, photo_name, save_photo, to_srgb, to_uint8
-from finola.tiling import Size, decode_blocks, grid_of, tile_batches
+from finola.photos import EFFORTS, analyse, gradient_steps, render_blocks
+from finola.tiling import Size, grid_of
 
 STEPS = 256  # number of quantiser steps; 0 is the finest
 COARSEST, FINEST = 176, 48  # steps of quality 1 and 100
@@ -53,7 +54,7 @@ def compress(
     *,
     quality: int | None = None,
     bpp: float | None = None,
-    latents: int | None = None,
+    per_tile: int | None = None,
     model: str | None = None,
     mode: str = "coded",
     effort: int = 0,
@@ -63,39 +64,40 @@ def compress(
     """Compress a photo to a `.finola` file.
 
     `photo` is a path, bytes, an open file (also of fsspec), a Pillow image or a tensor (3, H, W). The rate is set by
-    `quality`, 1 to 100 (default: 50), or by `bpp`, the maximum number of bits per pixel. `latents` limits the number of
-    coefficients per tile. `model` is a bundled codec or a folder (default: see `default_codec`). `mode="paper"` stores
-    each latent with four bits, without entropy coding. `effort`, 1 to 9, refines the coefficients by analysis by
-    synthesis: higher fidelity, longer encoding. Colour profiles other than sRGB are stored in the file. The model runs
-    on `device`; files written on different devices may differ, because latents near a rounding boundary do.
+    `quality`, 1 to 100 (default: 50), or by `bpp`, the maximum number of bits per pixel. `per_tile` is the maximum
+    number of coefficients per tile. `model` is a bundled codec or a folder (default: see `default_codec`).
+    `mode="paper"` stores each latent with four bits, without entropy coding. `effort`, 1 to 9, refines the coefficients
+    by analysis by synthesis: higher fidelity, longer encoding. Colour profiles other than sRGB are stored in the file.
+    The model runs on `device`; files written on different devices may differ, because latents near a rounding boundary
+    do.
 
     >>> file = compress("skimage:astronaut", quality=30)
     >>> decompress(file.data).shape
     torch.Size([3, 512, 512])
     """
-    check_options(quality=quality, bpp=bpp, latents=latents, mode=mode, effort=effort)
+    check_options(quality=quality, bpp=bpp, per_tile=per_tile, mode=mode, effort=effort)
     model = model or default_codec(mode)
     codec = codec_on(model, device)
     source = _open(photo, keep_exif)
     if isinstance(codec, ElasticCodec):
         if mode != "coded":
             raise InputError(f"mode {mode} needs a model with q of a fixed length, but {model} is elastic.")
-        return _compress_elastic(codec, source, quality, bpp, latents, effort)
+        return _compress_elastic(codec, source, quality, bpp, per_tile, effort)
     height, width = source.size
     fixed_length = mode == "paper"
-    b, grey = _encode(source, codec, analyse=not fixed_length or effort > 0)
+    b = _encode(source, codec, coefficients=not fixed_length or effort > 0)
     if not effort:
         source.close()
 
     def pack(step: int, payload: bytes) -> bytes:
         kind = FIXED_LENGTH if fixed_length else ENTROPY_CODED
         return Container(
-            codec.id, codec.hash, width, height, step, kind, grey, source.profile, source.exif, payload
+            codec.id, codec.hash, width, height, step, kind, source.grey, source.profile, source.exif, payload
         ).pack()
 
     if fixed_length:
         if effort:
-            b = refine(codec, source, b, partial(round_to_levels, codec), ITERATIONS[effort])
+            b = refine(codec, source, b, partial(round_to_levels, codec), EFFORTS[effort])
             b = codec.calibration.synthesise(torch.from_numpy(b)).numpy()
         payload = pack_levels(codec, torch.from_numpy(b))
         return Compressed(pack(PLAIN_BITS, payload), width, height, 8.0 * len(payload))
@@ -103,13 +105,13 @@ def compress(
 
     def refined(step: int) -> FloatArray:
         def quantiser(coefficients: FloatArray) -> tuple[FloatArray, float]:
-            found, size = coder.quantise(coefficients, step, latents), step_size(step)
+            found, size = coder.quantise(coefficients, step, per_tile), step_size(step)
             return (found.values * size).astype(np.float32), LAMBDA * size**2 * coder.cost(found, step)
 
-        return refine(codec, source, b, quantiser, ITERATIONS[effort]) if effort else b
+        return refine(codec, source, b, quantiser, EFFORTS[effort]) if effort else b
 
     def compress_at(step: int) -> Compressed:
-        return _entropy_code(codec, coder.quantise(b, step, latents), step, pack, width, height)
+        return _entropy_code(codec, coder.quantise(b, step, per_tile), step, pack, width, height)
 
     if bpp is None:
         step = quality_step(50 if quality is None else quality)
@@ -129,16 +131,15 @@ def default_codec(mode: str) -> str:
 
 
 def _compress_elastic(
-    codec: ElasticCodec, source: _Source, quality: int | None, bpp: float | None, latents: int | None, effort: int
+    codec: ElasticCodec, source: _Source, quality: int | None, bpp: float | None, per_tile: int | None, effort: int
 ) -> Compressed:
     height, width = source.size
-    photo = ElasticPhoto(codec.coder, source, latents)
-    grey = source.is_grey(codec.model.config.image_size)
+    photo = ElasticPhoto(codec.coder, source, per_tile)
 
     def compress_at(step: int) -> Compressed:
         payload, bits = photo.encode(step)
         container = Container(
-            codec.id, codec.hash, width, height, step, ELASTIC, grey, source.profile, source.exif, payload
+            codec.id, codec.hash, width, height, step, ELASTIC, source.grey, source.profile, source.exif, payload
         )
         return Compressed(container.pack(), width, height, bits, step)
 
@@ -171,22 +172,21 @@ def _rate_control(compress_at: Callable[[int], Compressed], budget: float, guess
     )
 
 
-def check_options(*, quality: int | None, bpp: float | None, latents: int | None, mode: str, effort: int) -> None:
+def check_options(*, quality: int | None, bpp: float | None, per_tile: int | None, mode: str, effort: int) -> None:
     """Raise `InputError` for invalid options of `compress`, or for options that exclude each other."""
     if mode not in ("coded", "paper"):
         raise InputError(f"Unknown mode {mode!r}; use coded or paper.")
     if quality is not None and bpp is not None:
         raise InputError(f"quality ({quality}) and bpp ({bpp:g}) exclude each other; use one of them.")
-    if mode == "paper" and (quality, bpp, latents) != (None, None, None):
-        raise InputError("mode paper stores every latent with four bits; quality, bpp and latents do not apply to it.")
+    if mode == "paper" and (quality, bpp, per_tile) != (None, None, None):
+        raise InputError("mode paper stores every latent with four bits; quality, bpp and per_tile do not apply to it.")
     if quality is not None:
         quality_step(quality)
     if bpp is not None and not bpp > 0:
         raise InputError(f"bpp must be greater than 0, not {bpp:g}.")
-    if latents is not None and latents < 1:
-        raise InputError(f"latents must be at least 1, not {latents}.")
-    if not 0 <= effort < len(ITERATIONS):
-        raise InputError(f"effort must be 0 to {len(ITERATIONS) - 1}, not {effort}.")
+    if per_tile is not None and per_tile < 1:
+        raise InputError(f"per_tile must be at least 1, not {per_tile}.")
+    gradient_steps(effort)
 
 
 def quality_step(quality: int) -> int:
@@ -211,19 +211,15 @@ class _Source:
         self, size: Size, read: Callable[[int, int, int, int], Tensor], profile: bytes | None, exif: bytes | None
     ) -> None:
         self.size, self.profile, self.exif = size, profile, exif
+        self.grey = True  # whether the three channels of all pixels that were read are equal
         self._read: Callable[[int, int, int, int], Tensor] | None = read
 
     def read(self, top: int, bottom: int, left: int, right: int) -> Tensor:
         """uint8 (3, bottom − top, right − left)."""
         assert self._read is not None, "the source is closed"
-        return self._read(top, bottom, left, right)
-
-    def is_grey(self, tile: Size) -> bool:
-        """Whether the three channels of all pixels are equal."""
-        return all(
-            bool((tiles[:, 0] == tiles[:, 1]).all() and (tiles[:, 1] == tiles[:, 2]).all())
-            for tiles in tile_batches(self.read, self.size, tile)
-        )
+        region = self._read(top, bottom, left, right)
+        self.grey = self.grey and bool((region[0] == region[1]).all() and (region[1] == region[2]).all())
+        return region
 
     def close(self) -> None:
         """Release the decoded photo."""
@@ -247,28 +243,12 @@ def _open(photo: str | Path | bytes | BinaryIO | Image.Image | Tensor, keep_exif
 
 
 @torch.inference_mode()
-def _encode(source: _Source, codec: CodecModel, analyse: bool) -> tuple[FloatArray, bool]:
-    """Encode every tile to coefficients b (T, K), or to latents (T, D), and detect whether the photo is grey."""
-    rows, columns = grid_of(source.size, codec.model.config.image_size)
-    width = len(codec.calibration.synthesis[0]) if analyse else len(codec.calibration.mean)
-    encoded = np.empty((rows * columns, width), np.float32)
-    grey, done, pending = True, 0, list[Tensor]()
-
-    def flush() -> None:
-        nonlocal done
-        latents = torch.cat(pending)
-        encoded[done : done + len(latents)] = codec.calibration.analyse(latents) if analyse else latents.numpy()
-        done += len(latents)
-        pending.clear()
-
-    for tiles in tile_batches(source.read, source.size, codec.model.config.image_size):
-        grey = grey and bool((tiles[:, 0] == tiles[:, 1]).all() and (tiles[:, 1] == tiles[:, 2]).all())
-        pending.append(codec.latents(tiles.float() / 255))
-        if sum(map(len, pending)) >= CHUNK:
-            flush()
-    if pending:
-        flush()
-    return encoded, grey
+def _encode(source: _Source, codec: CodecModel, coefficients: bool) -> FloatArray:
+    """Encode every tile to coefficients b (T, K), or to latents (T, D)."""
+    ((latents,),) = analyse(codec.space, source)
+    if not coefficients:
+        return np.asarray(latents, np.float32)
+    return np.concatenate([codec.calibration.analyse(part) for part in latents.split(CHUNK)])
 
 
 def decompress(
@@ -296,18 +276,14 @@ def decode(
     if isinstance(codec, ElasticCodec):
         image = decode_elastic(container, codec.coder)
         return smooth_borders(image, codec.model.config.image_size, ELASTIC_SCALE) if deblock else image
-    tile, map_size = codec.model.config.image_size, codec.model.config.map_size
-    height, width = container.height, container.width
-    grid = grid_of((height, width), tile)
-    tiles = StoredTiles(container, codec, grid)
-    stored = torch.empty(height, width, 3, dtype=torch.uint8)  # layout of image files: writing needs no copy
-    image = stored.permute(2, 0, 1)
+    tile, size = codec.model.config.image_size, (container.height, container.width)
+    tiles, space = StoredTiles(container, codec, grid_of(size, tile)), codec.space
+
+    def maps(rows: range, columns: range) -> Tensor:
+        return space.maps(tiles.latents(rows, columns))
+
     with torch.inference_mode():
-        for y, x, drawn in decode_blocks(
-            lambda rows, columns: codec.maps(tiles.latents(rows, columns)), codec.model.decode, grid, tile, map_size
-        ):
-            part = image[:, y : y + drawn.shape[1], x : x + drawn.shape[2]]
-            part.copy_(to_uint8(drawn[:, : part.shape[1], : part.shape[2]]))
+        image = to_pixels(render_blocks(space, maps, size), size)
     return smooth_borders(image, tile) if deblock else image
 
 

@@ -24,7 +24,7 @@ from finola.codec.contexts import (
 )
 from finola.codec.elastic_coder import MEAN_SYMBOLS, VALUE_SYMBOLS, ElasticCoder, length_sizes
 from finola.codec.rans import Table, frequencies
-from finola.elastic import encoder_of
+from finola.encoders.elastic import elastic_encoder
 
 STEPS = (72, 84, 96, 108, 120)  # quantiser steps at which symbols are counted
 ITERATIONS = 3  # contexts of positions change in all but the last
@@ -53,7 +53,7 @@ def calibrate_elastic(
 
 def _initial_contexts(model: Autoencoder) -> ContextModel:
     """Context model before symbols are counted: magnitudes that fall with the position within the length."""
-    bases, depth = encoder_of(model).codebook.bases.shape[:2]
+    bases, depth = elastic_encoder(model).codebook.bases.shape[:2]
     sizes = length_sizes(depth)
     position = np.arange(depth)
     expected = np.zeros((len(sizes), depth), np.int64)

@@ -23,7 +23,7 @@ from finola.codec.contexts import (
 )
 from finola.codec.entropy_model import LAMBDA, step_size
 from finola.codec.rans import Table
-from finola.elastic import encoder_of
+from finola.encoders.elastic import elastic_encoder
 from finola.errors import CorruptFileError, first_line
 from finola.files import write_tensors
 from finola.wave.codebook import LENGTHS
@@ -69,7 +69,7 @@ class ElasticCoder:
     @cached_property
     def _mean_coordinates(self) -> Tensor:
         """Indices of the coordinates of p that hold the mean of each colour: (3,), on the CPU."""
-        sizes = encoder_of(self.model).basis.sizes()
+        sizes = elastic_encoder(self.model).basis.sizes()
         return torch.tensor([sum(sizes[:colour]) for colour in range(3)])
 
     @cached_property
@@ -88,7 +88,7 @@ class ElasticCoder:
         return Candidates(p[:, self._mean_coordinates], *(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _prepare(self, p: Tensor, size: float) -> tuple[Tensor, Tensor]:
-        codebook, where = encoder_of(self.model).codebook, self._mean_coordinates
+        codebook, where = elastic_encoder(self.model).codebook, self._mean_coordinates
         means = size * (p[:, where] / size).round()
         without_means = p.clone()
         without_means[:, where] -= means
@@ -105,7 +105,7 @@ class ElasticCoder:
         """
         size = step_size(step)
         means = (tiles.means / size).round()
-        rows = encoder_of(self.model).codebook.bases[:, self._mean_coordinates].cpu()  # (G, 3, D)
+        rows = elastic_encoder(self.model).codebook.bases[:, self._mean_coordinates].cpu()  # (G, 3, D)
         best: tuple[Floats, Integers, Integers, Floats] | None = None
         for index, components in zip(tiles.index.T, tiles.components.unbind(1), strict=True):
             x = components / size - torch.einsum("tc,tcd->td", means, rows[index])
@@ -167,7 +167,7 @@ class ElasticCoder:
 
     def dequantise(self, tiles: Tiles, step: int) -> Tensor:
         """Coordinates p (T, D) of quantised tiles, on the device of the model."""
-        codebook, size, device = encoder_of(self.model).codebook, step_size(step), self.model.device
+        codebook, size, device = elastic_encoder(self.model).codebook, step_size(step), self.model.device
         values = torch.from_numpy(tiles.values.astype(np.float32)).to(device)
         p = codebook.decode(values, torch.from_numpy(tiles.index).to(device))
         p[:, self._mean_coordinates] += torch.from_numpy(tiles.means.astype(np.float32)).to(device)
@@ -200,7 +200,7 @@ def length_sizes(depth: int) -> tuple[int, ...]:
 
 
 def _checked(tensors: dict[str, Tensor], model: Autoencoder) -> ContextModel:
-    codebook = encoder_of(model).codebook
+    codebook = elastic_encoder(model).codebook
     bases, depth = codebook.bases.shape[:2]
     sizes = length_sizes(depth)
     shapes = {

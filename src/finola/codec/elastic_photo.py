@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -10,11 +12,12 @@ from finola.codec.contexts import Tiles
 from finola.codec.elastic_coder import Candidates, ElasticCoder
 from finola.codec.entropy_model import LAMBDA, step_size
 from finola.codec.rans import Decoder, Encoder
-from finola.codec.rdo import ITERATIONS, FloatArray, Source, descend
-from finola.elastic import coordinates, decode_blocks_of, error_and_gradient
+from finola.codec.rdo import FloatArray, descend
 from finola.errors import CorruptFileError
 from finola.image_io import to_uint8
-from finola.tiling import grid_of
+from finola.latents import CodebookSpace
+from finola.photos import EFFORTS, Source, analyse, error_and_gradient, render_blocks
+from finola.tiling import Size, grid_of, tile_indices
 
 
 class ElasticPhoto:
@@ -22,13 +25,12 @@ class ElasticPhoto:
 
     def __init__(self, coder: ElasticCoder, source: Source, keep: int | None) -> None:
         self.coder, self.source, self.keep = coder, source, keep
-        self.columns = grid_of(source.size, coder.model.config.image_size)[1]
+        self.space = CodebookSpace(coder.model, filtered=False)
+        self.columns = grid_of(source.size, self.space.tile)[1]
         with torch.inference_mode():
-            self.p = coordinates(coder.model, self._pixels, source.size).cpu()
+            ((p,),) = analyse(self.space, source)
+        self.p = p.cpu()
         self._candidates: Candidates | None = None
-
-    def _pixels(self, top: int, bottom: int, left: int, right: int) -> Tensor:
-        return self.source.read(top, bottom, left, right).to(self.coder.model.device).float() / 255
 
     @torch.inference_mode()
     def encode(self, step: int) -> tuple[bytes, float]:
@@ -51,12 +53,11 @@ class ElasticPhoto:
             return self.coder.dequantise(tiles, step).cpu().numpy(), rate
 
         def evaluate(p: FloatArray) -> tuple[float, FloatArray]:
-            model = self.coder.model
-            placed = torch.from_numpy(p).to(model.device)
-            error, gradient = error_and_gradient(model, self._pixels, self.source.size, placed)
+            placed = torch.from_numpy(p).to(self.space.device)
+            error, gradient = error_and_gradient(self.space, self.source, self.space.render, placed)
             return 2 * error, -gradient.cpu().numpy()
 
-        self.p = torch.from_numpy(descend(self.p.numpy(), quantiser, evaluate, ITERATIONS[effort]))
+        self.p = torch.from_numpy(descend(self.p.numpy(), quantiser, evaluate, EFFORTS[effort]))
         self._candidates = None
 
 
@@ -80,16 +81,21 @@ def stored_tiles(container: Container, coder: ElasticCoder) -> Tiles:
 @torch.inference_mode()
 def decode_elastic(container: Container, coder: ElasticCoder) -> Tensor:
     """Decode a file of an elastic codec to uint8 (3, H, W)."""
-    tiles = stored_tiles(container, coder)
-    stored = torch.empty(container.height, container.width, 3, dtype=torch.uint8)
-    image = stored.permute(2, 0, 1)
+    tiles, size = stored_tiles(container, coder), (container.height, container.width)
+    space = CodebookSpace(coder.model, filtered=False)
+    across = grid_of(size, space.tile)[1]
 
-    def part(indices: Tensor) -> Tensor:
-        chosen = indices.numpy()
-        return coder.dequantise(
-            Tiles(tiles.lengths[chosen], tiles.means[chosen], tiles.index[chosen], tiles.values[chosen]), container.step
-        )
+    def maps(rows: range, columns: range) -> Tensor:
+        chosen = tile_indices(rows, columns, across).numpy()
+        part = Tiles(tiles.lengths[chosen], tiles.means[chosen], tiles.index[chosen], tiles.values[chosen])
+        return space.maps(coder.dequantise(part, container.step))
 
-    for rows, columns, pixels in decode_blocks_of(coder.model, part, (container.height, container.width)):
-        image[:, rows, columns] = to_uint8(pixels)
+    return to_pixels(render_blocks(space, maps, size), size)
+
+
+def to_pixels(blocks: Iterable[tuple[slice, slice, Tensor]], size: Size) -> Tensor:
+    """Assemble the blocks of a photo to uint8 (3, H, W), in the layout of image files: writing needs no copy."""
+    image = torch.empty(*size, 3, dtype=torch.uint8).permute(2, 0, 1)
+    for rows, columns, pixels in blocks:
+        image[:, rows, columns] = to_uint8(pixels[0])
     return image

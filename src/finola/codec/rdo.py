@@ -9,7 +9,7 @@ step; one backward pass through the decoder computes Jᵀr.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,22 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finola.codec.calibration import CodecModel
-from finola.tiling import Size, blocks, error_and_gradient, grid_of, join, tile_indices
+from finola.photos import Source, error_and_gradient
+from finola.tiling import Size, blocks, grid_of, tile_indices
 
-ITERATIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # by effort
 STRIDE = 0.7  # step size, below 1 because the Jacobian differs from tile to tile
 SEGMENT = 4096  # tiles that are refined together
 
 FloatArray = NDArray[np.float32]  # (tiles, K)
-
-
-class Source(Protocol):
-    """Pixels of a photo of `size` by regions: uint8 (3, bottom − top, right − left)."""
-
-    @property
-    def size(self) -> Size: ...
-
-    def read(self, top: int, bottom: int, left: int, right: int) -> Tensor: ...
 
 
 Quantiser = Callable[[FloatArray], tuple[FloatArray, float]]  # b → dequantised b and the cost of its bits
@@ -99,13 +90,10 @@ def descend(
 
 def error_and_step(codec: CodecModel, source: Source, b: FloatArray) -> tuple[float, FloatArray]:
     """Squared error of the image decoded from b, and Jᵀr."""
+    space = codec.space
 
-    def decode(coefficients: Tensor, grid: Size) -> Tensor:
-        return codec.model.decode(join(codec.maps(codec.calibration.synthesise(coefficients)), grid))
+    def render(coefficients: Tensor, grid: Size) -> Tensor:
+        return space.render(codec.calibration.synthesise(coefficients), grid)
 
-    def read(top: int, bottom: int, left: int, right: int) -> Tensor:
-        return source.read(top, bottom, left, right).to(codec.model.device).float() / 255
-
-    tile = codec.model.config.image_size
-    error, gradient = error_and_gradient(decode, read, source.size, tile, torch.from_numpy(b))
+    error, gradient = error_and_gradient(space, source, render, torch.from_numpy(b))
     return 2 * error, -gradient.numpy()

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from finola.autoencoder import Autoencoder
 from finola.data.dataset import PhotoDataset
-from finola.elastic import coordinates
 from finola.errors import InputError
+from finola.latents import CodebookSpace
+from finola.photos import Pixels, analyse
 from finola.tiling import grid_of
 
 BATCH = 32  # photos per batch of tiles
@@ -43,14 +44,10 @@ def photo_coordinates(model: Autoencoder, data: PhotoDataset) -> Iterator[tuple[
         item = data[0, index]
         if item.replaced:
             continue
-        image = _centre(item.images[0], (TILES_PER_SIDE * tile[0], TILES_PER_SIDE * tile[1])).float() / 255
-
-        def read(top: int, bottom: int, left: int, right: int, image: Tensor = image) -> Tensor:
-            return image[:, top:bottom, left:right].to(model.device)
-
-        size = image.shape[1], image.shape[2]
+        source = Pixels(_centre(item.images[0], (TILES_PER_SIDE * tile[0], TILES_PER_SIDE * tile[1])))
         found = True
-        yield coordinates(model, read, size).cpu(), grid_of(size, tile)[1]
+        ((p,),) = analyse(CodebookSpace(model, filtered=False), source)
+        yield p.cpu(), grid_of(source.size, tile)[1]
     if not found:
         raise InputError(f"{data.source.where} has no readable photo.")
 

@@ -12,6 +12,7 @@ from finola.baselines.klt import fit_klt, save_klt
 from finola.data import CentreCrop, open_data
 from finola.errors import InputError
 from finola.tiling import cut
+from finola.wave.codebook import REFERENCE_PIXELS
 
 WHOLE = 256
 TILE = 64
@@ -68,16 +69,19 @@ def _load(train: str, side: int, say: Callable[[str], object]) -> Tensor:
     return images
 
 
-def klt_words(latents: Sequence[int], photos: int, whole: int = WHOLE) -> tuple[list[str], list[str]]:
-    """KLTs with the given numbers of latents per photo of `whole` pixels a side: (that can be fitted, that cannot).
+def klt_words(budgets: Sequence[int], photos: int, whole: int = WHOLE) -> tuple[list[str], list[str]]:
+    """KLTs with the given numbers per 256×256 pixels: (those that can be fitted, those that cannot).
 
-    Each is on 64×64 tiles and, up to 1024 latents, on whole photos. A KLT needs at least as many samples as components.
+    Each is on 64×64 tiles and, up to 1024 numbers, on whole photos of `whole` pixels a side. A KLT needs at least as
+    many samples as components.
 
     >>> klt_words([64, 1024], photos=500)
     (['klt64:4', 'klt64:64', 'klt256:64'], ['klt256:1024'])
     """
     tiles = 1 if whole % TILE else (whole // TILE) ** 2
-    requested = [(TILE, count // tiles, photos * tiles) for count in latents if 1 < tiles <= count]
-    requested += [(whole, count, photos) for count in latents if count <= MAX_WHOLE]
+    area = REFERENCE_PIXELS // TILE**2
+    requested = [(TILE, budget // area, photos * tiles) for budget in budgets if tiles > 1 and area <= budget]
+    by_photo = [budget * whole**2 // REFERENCE_PIXELS for budget in budgets]
+    requested += [(whole, count, photos) for count in by_photo if 0 < count <= MAX_WHOLE]
     possible = [f"klt{side}:{components}" for side, components, samples in requested if components <= samples]
     return possible, [f"klt{side}:{components}" for side, components, samples in requested if components > samples]

@@ -1,4 +1,7 @@
-"""Methods by name: `dct:3`, `dwt:scale3`, `dtcwt:ll`, `klt64:256`, `jpeg:8`, `jpeg@0.2`, `vae:DIR`, or a model."""
+"""Methods by name: `dct:3`, `dwt:scale3`, `dtcwt:ll`, `klt64:256`, `jpeg:8`, `jpeg@0.2`, `vae:DIR`, or a model.
+
+`tile32@4096` is an elastic model with a budget per 256×256 pixels.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,22 @@ def build_method(word: str, fitted: Mapping[int, Path] | None = None, device: st
     }
     if method in factories:
         return factories[method](setting)
-    if "/" not in word and local_folder(word) is None and word not in UNTRAINED:
+    name, budget = split_budget(word)
+    if "/" not in name and local_folder(name) is None and name not in UNTRAINED:
         raise UnknownNameError(f"Unknown method {word!r}: {nearest(method, [*factories, *codecs.FORMATS, 'klt64'])}")
-    return learned.model_method(word, device)
+    return learned.model_method(name, device, budget)
+
+
+def split_budget(word: str) -> tuple[str, int | None]:
+    """Name of a model and its budget per 256×256 pixels. The one-line names of models contain `@` as well.
+
+    >>> split_budget("tile32@4096"), split_budget("waves/64x1@8:32")
+    (('tile32', 4096), ('waves/64x1@8:32', None))
+    """
+    name, _, number = word.rpartition("@")
+    if not number.isdigit() or re.search(r"/\d+x\d+$", name):
+        return word, None
+    return name, int(number)
 
 
 def plain_codec(word: str) -> str:
@@ -163,7 +179,10 @@ def identity(word: str, device: str | torch.device = "cpu", fitted: Mapping[int,
     from finola.files import digest_of_weights
     from finola.model_zoo import load
 
-    weights = digest_of_weights(load(word)) if method != "vae" else _folder_digest(Path(word.partition(":")[2]))
+    if method == "vae":
+        weights = _folder_digest(Path(word.partition(":")[2]))
+    else:
+        weights = digest_of_weights(load(split_budget(word)[0]))
     return f"{word} {weights} torch {torch.__version__}{suffix}"
 
 

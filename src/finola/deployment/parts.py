@@ -20,14 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finola import elastic
 from finola.autoencoder import Autoencoder
+from finola.encoders.elastic import elastic_encoder
 from finola.encoders.waves import WaveEncoder
 from finola.errors import InputError
 from finola.heads import Classifier
 from finola.heads.detector import Detector
 from finola.masked import MaskedFinola
-from finola.tiling import cut, join
 
 MAX_TILES = 4096  # per side of a photo
 MAX_BATCH = 65_536
@@ -77,15 +76,14 @@ class _Call(nn.Module):
 
 class _Encoder(_Call):
     def forward(self, images: Tensor) -> Tensor:
-        tiles, (rows, columns) = cut(images, self.model.config.image_size)
-        q: Tensor = self.model.pool(self.model.encoder(tiles))
-        return q.reshape(images.shape[0], rows, columns, *q.shape[1:])
+        (p,) = self.model.space.analyse(images)
+        q: Tensor = p.unflatten(3, (self.model.config.paths, -1))
+        return q
 
 
 class _Decoder(_Call):
     def forward(self, q: Tensor) -> Tensor:
-        z = self.model.propagate(q.flatten(0, 2))
-        images: Tensor = self.model.decode(join(z, (q.shape[1], q.shape[2])))
+        images: Tensor = self.model.space.render(q.flatten(0, 2).flatten(1), (q.shape[1], q.shape[2]))
         return images
 
 
@@ -103,27 +101,17 @@ class _Chain(nn.Module):
 
 class _ElasticEncoder(_Call):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        encoder, tile = elastic.encoder_of(self.model), self.model.config.image_size
-        codebook = encoder.codebook
-        tiles, (rows, columns) = cut(images, tile)
-        errors = codebook.errors(codebook.rotated(codebook.coordinates(tiles)))
-        components = codebook.rotated(codebook.coordinates(cut(encoder.prefilter(images), tile)[0]))
-        n = images.shape[0]
-        return (
-            components.reshape(n, rows, columns, *components.shape[1:]),
-            errors.reshape(n, rows, columns, *errors.shape[1:]),
-        )
+        own, filtered = self.model.space.analyse(images)
+        codebook = elastic_encoder(self.model).codebook
+        return codebook.rotated(filtered), codebook.errors(codebook.rotated(own))
 
 
 class _ElasticDecoder(_Call):
     def forward(self, values: Tensor, bases: Tensor) -> Tensor:
-        codebook, tile = elastic.encoder_of(self.model).codebook, self.model.config.image_size
-        rows, columns, size = values.shape[1:]
-        numbers = torch.arange(len(codebook.bases), device=bases.device)
-        chosen = (bases.flatten()[:, None] == numbers).to(values)  # (T, G)
-        p = torch.einsum("tg,td,gkd->tk", chosen, values.reshape(-1, size), codebook.bases)
-        # Propagation and read-out of exact waves are linear, so they are computed as one matrix product.
-        images: Tensor = self.model.decoder.refinement(join(codebook.tiles(p, tile), (rows, columns)))
+        matrices = elastic_encoder(self.model).codebook.bases
+        chosen = (bases.flatten()[:, None] == torch.arange(len(matrices), device=bases.device)).to(values)  # (T, G)
+        p = torch.einsum("tg,td,gkd->tk", chosen, values.flatten(0, 2), matrices)
+        images: Tensor = self.model.space.render(p, (values.shape[1], values.shape[2]))
         return images
 
 
@@ -179,7 +167,11 @@ def _autoencoder(model: Autoencoder) -> Description:
         if isinstance(model.encoder, WaveEncoder):
             model.encoder.prepare_export()
         q = encoder(images)
-    facts = {"kind": "fixed", "tile": list(tile), "context": {"encoder": 0, "decoder": 1}}
+    facts = {
+        "kind": "fixed",
+        "tile": list(tile),
+        "context": {"encoder": model.space.context, "decoder": model.space.near},
+    }
     parts = [
         Part("encoder", encoder, {"images": images}, {"images": _photo_axes(tile)}, ("q",)),
         Part("decoder", decoder, {"q": q}, {"q": GRID_AXES}, ("reconstruction",)),
@@ -189,8 +181,7 @@ def _autoencoder(model: Autoencoder) -> Description:
 
 
 def _elastic_autoencoder(model: Autoencoder) -> Description:
-    tile, encoder = model.config.image_size, elastic.encoder_of(model)
-    codebook = encoder.codebook
+    tile, codebook = model.config.image_size, elastic_encoder(model).codebook
     images = torch.rand(2, 3, 2 * tile[0], 3 * tile[1])
     values, bases = torch.rand(2, 2, 3, codebook.bases.shape[1]), torch.zeros(2, 2, 3, dtype=torch.int64)
     outputs = ("components", "errors")
@@ -204,11 +195,10 @@ def _elastic_autoencoder(model: Autoencoder) -> Description:
             ("reconstruction",),
         ),
     ]
-    reaches = {"encoder": encoder.prefilter.reach, "decoder": model.decoder.refinement.reach}  # type: ignore[union-attr]
     facts = {
         "kind": "elastic",
         "tile": list(tile),
-        "context": {name: elastic.neighbours(reach, tile) for name, reach in reaches.items()},  # type: ignore[arg-type]
+        "context": {"encoder": model.space.context, "decoder": model.space.near},
         "lengths": codebook.lengths.tolist(),
         "bases": len(codebook.bases),
     }

@@ -1,21 +1,20 @@
-"""Run exported graphs with onnxruntime; photos of any size are divided into tiles as in `finola.tiling`."""
+"""Run exported graphs with onnxruntime: `finola.encode` and `finola.decode` take exported models as well."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from finola.config import DEFAULT_LATENTS
 from finola.deployment.exporter import MANIFEST, SUFFIXES
 from finola.errors import CorruptFileError, InputError, MissingFileError, first_line, require, shorten
+from finola.latents import Space, budget_of
 from finola.locations import user_path
-from finola.tiling import BLOCK, Block, Size, blocks, grid_of, pad_to_multiple
-from finola.wave.codebook import REFERENCE_PIXELS, share_out
+from finola.tiling import Size
+from finola.wave.codebook import share_out, side_bits
 
 MANIFEST_BYTES = 16 * 2**20
 KINDS = ("fixed", "elastic", "classifier", "detector", "encoder")
@@ -30,7 +29,8 @@ class Graph(Protocol):
 class ExportedModel:
     """A model that `finola.deployment.export` wrote; `load_exported` opens it.
 
-    `model("encoder", images=…)` runs one graph. `reconstruct` encodes and decodes a photo of any size.
+    `model("encoder", images=…)` runs one graph. An autoencoder encodes and decodes photos of any size with
+    `finola.encode` and `finola.decode`.
     """
 
     def __init__(self, manifest: dict[str, Any], graphs: dict[str, Graph]) -> None:
@@ -43,81 +43,67 @@ class ExportedModel:
         return self.graphs[part](**inputs)
 
     @property
-    def tile(self) -> Size:
-        """Size of the tiles of an autoencoder."""
+    def space(self) -> GraphSpace:
+        """Space of the latents of an autoencoder."""
         if self.manifest["kind"] not in ("fixed", "elastic"):
             raise InputError(
                 f"{self.manifest['model']} is a model of kind {self.manifest['kind']}, not an autoencoder."
             )
-        height, width = self.manifest["tile"]
-        return height, width
+        return GraphSpace(self)
 
-    def reconstruct(self, image: Tensor, *, latents: int | None = None) -> Tensor:
-        """Encode and decode an image (3, H, W) in [0, 1] of any size.
 
-        `latents` is the number of latents per 256×256 pixels of an elastic model (default: 4096).
-        """
-        encoded = self.encode(image)
-        if self.manifest["kind"] == "elastic":
-            encoded = self._choose(encoded, image, DEFAULT_LATENTS if latents is None else latents)
-        elif latents is not None:
-            raise InputError(f"latents applies to elastic models; {self.manifest['model']} has a fixed number.")
-        return self.decode(encoded, (image.shape[1], image.shape[2]))
+class GraphSpace(Space):
+    """Space of an exported autoencoder. The inputs of its decoder take the place of maps, one position per tile."""
 
-    def encode(self, image: Tensor) -> list[Tensor]:
-        """Outputs of the encoder for all tiles of an image, each (rows, columns, …)."""
-        tile = self.tile
-        padded = pad_to_multiple(image[None], tile)
-        grid = grid_of((padded.shape[2], padded.shape[3]), tile)
-        found: list[Tensor] = []
-        for block in self._blocks("encoder", grid):
-            rows, columns = _pixels(block, tile)
-            parts = self("encoder", images=padded[:, :, rows, columns].contiguous())
-            found = found or [part.new_empty(*grid, *part.shape[3:]) for part in parts]
-            top, left = block.rows.start - block.near_rows.start, block.columns.start - block.near_columns.start
-            for whole, part in zip(found, parts, strict=True):
-                own = part[0, top : top + len(block.rows), left : left + len(block.columns)]
-                whole[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop] = own
-        return found
+    device = torch.device("cpu")
+    cells = (1, 1)
 
-    def _choose(self, encoded: list[Tensor], image: Tensor, latents: int) -> list[Tensor]:
-        """Values and bases of all tiles, with lengths by need within the number of latents."""
-        components, errors = encoded
-        rows, columns, _, size = components.shape
-        lengths = torch.tensor(self.manifest["lengths"])
-        budget = latents * image.shape[1] * image.shape[2] / REFERENCE_PIXELS
-        bases, length = share_out(errors.flatten(0, 1), lengths, budget)
-        values = components.flatten(0, 1)[torch.arange(len(bases)), bases]
-        values = torch.where(torch.arange(size) < length[:, None], values, 0.0)
-        return [values.reshape(rows, columns, size), bases.reshape(rows, columns)]
+    def __init__(self, model: ExportedModel) -> None:
+        self.run, manifest = model, model.manifest
+        self.name, self.is_elastic = manifest["model"], manifest["kind"] == "elastic"
+        self.tile = tuple(manifest["tile"])
+        self.context = int(manifest["context"]["encoder"])
+        self.margin = (int(manifest["context"]["decoder"]),) * 2
+        self.lengths = torch.tensor(manifest.get("lengths", []))
+        inputs = manifest["graphs"]["decoder"]["inputs"]
+        self.inputs, self.shape = list(inputs), inputs[next(iter(inputs))]["shape"][3:]
+        self.side_bits = side_bits(manifest["bases"], len(self.lengths)) if self.is_elastic else 0.0
 
-    def decode(self, encoded: list[Tensor], size: Size) -> Tensor:
-        """Decode the inputs of the decoder for all tiles, each (rows, columns, …), to an image (3, *size)."""
-        tile = self.tile
-        names = list(self.manifest["graphs"]["decoder"]["inputs"])
-        image = torch.empty(3, *size)
-        for block in self._blocks("decoder", grid_of(size, tile)):
-            window = tuple(slice(near.start, near.stop) for near in (block.near_rows, block.near_columns))
-            inputs = {name: part[window][None].contiguous() for name, part in zip(names, encoded, strict=True)}
-            (decoded,) = self("decoder", **inputs)
-            rows, columns = block.pixels(size, tile)
-            y, x = block.near_rows.start * tile[0], block.near_columns.start * tile[1]
-            image[:, rows, columns] = decoded[
-                0, :, rows.start - y : rows.stop - y, columns.start - x : columns.stop - x
-            ]
+    def analyse(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.run("encoder", images=images.contiguous()))
+
+    def check(self, budget: int | None, per_tile: int | None) -> None:
+        if not self.is_elastic:
+            super().check(budget, per_tile)
+        if per_tile is not None:
+            raise InputError(f"The export of {self.name} has a budget, but no number per tile ({per_tile}).")
+
+    def choose(
+        self, parts: tuple[Tensor, ...], size: Size, budget: int | None, per_tile: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if not self.is_elastic:
+            if list(parts[0].shape[1:]) != self.shape:
+                raise CorruptFileError(f"Corrupt file: encoder and decoder of {self.name} do not fit each other.")
+            return super().choose(parts, size, budget, per_tile)
+        components, errors = parts
+        basis, length = share_out(errors, self.lengths, budget_of(size, self.tile, budget, self.side_bits))
+        values = components[torch.arange(len(basis)), basis]
+        return torch.where(torch.arange(values.shape[1]) < length[:, None], values, 0.0), length, basis
+
+    def to_p(self, values: Tensor, basis: Tensor) -> Tensor:
+        return torch.cat([values, basis[:, None]], 1)  # an index is exact as a float
+
+    def maps(self, p: Tensor) -> Tensor:
+        return p[..., None, None]
+
+    def paint(self, maps: Tensor) -> Tensor:
+        values, basis = maps.movedim(1, 3).split([maps.shape[1] - 1, 1], dim=3)
+        parts = [values.unflatten(3, self.shape).contiguous(), basis.squeeze(3).long()]
+        image: Tensor = self.run("decoder", **dict(zip(self.inputs, parts, strict=False)))[0]
         return image
 
-    def _blocks(self, part: str, grid: Size) -> Iterator[Block]:
-        return blocks(grid, BLOCK, int(self.manifest["context"][part]))
-
-
-def _pixels(block: Block, tile: Size) -> tuple[slice, slice]:
-    """Rows and columns of pixels of a block with its neighbours."""
-    rows, columns = block.near_rows, block.near_columns
-    return (
-        slice(rows.start * tile[0], rows.stop * tile[0]),
-        slice(columns.start * tile[1], columns.stop * tile[1]),
-    )
+    def render(self, p: Tensor, grid: Size) -> Tensor:
+        raise InputError(f"The export of {self.name} has no gradients: an effort needs the model itself.")
 
 
 def load_exported(folder: str | Path, threads: int | None = None) -> ExportedModel:
@@ -167,9 +153,11 @@ def _check(manifest: Any) -> None:
         if not {"encoder", "decoder"} <= set(manifest["graphs"]):
             raise ValueError("encoder or decoder is missing")
         numbers = [*manifest["tile"], *(manifest["context"][part] for part in ("encoder", "decoder"))]
-        numbers += manifest.get("lengths", [])
+        numbers += next(iter(manifest["graphs"]["decoder"]["inputs"].values()))["shape"][3:]
+        if manifest["kind"] == "elastic":
+            numbers += [manifest["bases"], *manifest["lengths"]]
         if len(manifest["tile"]) != 2 or not all(type(number) is int and 0 <= number < 2**16 for number in numbers):
-            raise ValueError("tile, context or lengths are not numbers in range")
+            raise ValueError("tile, context, lengths, bases or shapes are not numbers in range")
         if min(manifest["tile"]) < 1 or (manifest["kind"] == "elastic" and not manifest.get("lengths")):
             raise ValueError("tile or lengths are empty")
 

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from finola.checks import check_values
 from finola.config import ModelConfig
+from finola.errors import InputError
 from finola.pixel_net import PixelNet
 from finola.wave.basis import WaveBasis
-from finola.wave.codebook import Codebook, Latents
+from finola.wave.codebook import Codebook
 from finola.wave.spectrum import Spectrum
 
 WIDTH, BLOCKS = 48, 3  # of the network before the analysis
@@ -46,15 +47,14 @@ class ElasticEncoder(nn.Module):
         """Coordinates p (T, D) in the span of the waves → q (T, 1, C)."""
         return self.basis.complete(p @ self.codebook.to_waves)[:, None]
 
-    def latents_to_q(self, latents: Latents) -> Tensor:
-        """Latents of T tiles → q (T, 1, C)."""
-        return self.to_q(self.codebook.decode(latents.values, latents.bases))
-
-    def forward(self, tiles: Tensor, length: int | None = None) -> Tensor:
-        """Encode tiles as separate images, each with `length` latents (default: all)."""
+    def forward(self, tiles: Tensor) -> Tensor:
+        """Encode tiles as separate images, each with all its latents."""
         check_values(tiles, training=self.training)
-        p = self.codebook.coordinates(self.prefilter(tiles))
-        if length is None:
-            return self.to_q(p)
-        chosen = self.codebook.choose(self.codebook.coordinates(tiles), length=length)
-        return self.latents_to_q(self.codebook.encode(p, *chosen))
+        return self.to_q(self.codebook.coordinates(self.prefilter(tiles)))
+
+
+def elastic_encoder(model: nn.Module) -> ElasticEncoder:
+    """Encoder of an elastic model; raises InputError for other models."""
+    if not isinstance(model.encoder, ElasticEncoder):
+        raise InputError(f"{model.config} has q of a fixed length; this needs an elastic model, such as tile32.")
+    return model.encoder

@@ -1,4 +1,4 @@
-"""Reconstruction of photos with a number of latents and an effort, and its metrics on a data set."""
+"""Reconstruction of photos with a budget and an effort, and its metrics on a data set."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from finola import effort as fixed
-from finola import elastic
-from finola.config import DEFAULT_LATENTS, show_size
-from finola.elastic import EFFORTS, Count, check_options
+from finola.config import DEFAULT_BUDGET, show_size
 from finola.errors import InputError
+from finola.latents import Count
 from finola.metrics import quality_metrics
+from finola.photos import decode, encode, refine
 from finola.tiling import equal_sized, grid_of
 from finola.wave.codebook import REFERENCE_PIXELS
 
@@ -46,42 +45,25 @@ class Reconstruction(NamedTuple):
         return dict(zip(COUNTS, (round(scale * n, 1) for n in (self.used.total, self.used.side)), strict=True))
 
 
-@torch.no_grad()
 def reconstruct(
-    model: Autoencoder, images: Tensor, *, latents: int | None = None, per_tile: int | None = None, effort: int = 0
+    model: Autoencoder, images: Tensor, *, budget: int | None = None, per_tile: int | None = None, effort: int = 0
 ) -> list[Reconstruction]:
-    """Reconstruct images (N, 3, H, W) of equal size; see `finola.elastic.encode` for the options.
+    """Reconstruct images (N, 3, H, W) of equal size; see `finola.encode` for the options.
 
     >>> import finola
     >>> (found,) = reconstruct(finola.load("waves/64x1@8:32"), torch.rand(1, 3, 32, 64), effort=1)
     >>> found.used.total, found.refined.shape
     (128, torch.Size([3, 32, 64]))
     """
-    check_options(model, latents, per_tile, effort)
-    config, size = model.config, (images.shape[2], images.shape[3])
-    if config.elastic:
-        return [_elastic(model, image, latents, per_tile, effort) for image in images]
-    lengths = torch.full(grid_of(size, config.image_size), config.channels * config.paths)
-    used = Count(int(lengths.sum()), 0)
-    refined = [fixed.reconstruct(model, image, effort) if effort else None for image in images]
-    return [Reconstruction(*pair, used, lengths) for pair in zip(model(images), refined, strict=True)]
+    latents = encode(model, images, budget=budget, per_tile=per_tile)
+    amortised = decode(model, latents)
+    refined = decode(model, refine(model, images, latents, effort)) if effort else [None] * len(images)
+    lengths = latents.length.unflatten(1, grid_of(latents.size, model.space.tile)).cpu()
+    used = [latents[index].count(model.space.side_bits) for index in range(len(images))]
+    return [Reconstruction(*one) for one in zip(amortised, refined, used, lengths, strict=True)]
 
 
-def _elastic(
-    model: Autoencoder, image: Tensor, latents: int | None, per_tile: int | None, effort: int
-) -> Reconstruction:
-    size = image.shape[1], image.shape[2]
-    found = elastic.encode(model, image, latents=latents, per_tile=per_tile)
-    refined = elastic.refine(model, image, found, EFFORTS[effort]) if effort else None
-    return Reconstruction(
-        elastic.decode(model, found, size),
-        None if refined is None else elastic.decode(model, refined, size),
-        elastic.count(model, found),
-        found.length.reshape(grid_of(size, model.config.image_size)).cpu(),
-    )
-
-
-def allocation(model: Autoencoder, latents: int | None = None, per_tile: int | None = None) -> tuple[str, str]:
+def allocation(model: Autoencoder, budget: int | None = None, per_tile: int | None = None) -> tuple[str, str]:
     """How the latents are distributed over tiles: "elastic" or "fixed", and a description.
 
     >>> import finola
@@ -90,19 +72,18 @@ def allocation(model: Autoencoder, latents: int | None = None, per_tile: int | N
     """
     config = model.config
     if config.elastic and per_tile is None:
-        return "elastic", f"elastic, at most {latents or DEFAULT_LATENTS:,} latents per 256×256 pixels"
+        return "elastic", f"elastic, at most {budget or DEFAULT_BUDGET:,} latents per 256×256 pixels"
     number = config.channels * config.paths if per_tile is None else per_tile
     return "fixed", f"fixed, {number:,} latents per tile of {show_size(config.image_size)} pixels"
 
 
-@torch.no_grad()
 def evaluate(
     model: Autoencoder,
     dataset: PhotoDataset,
     batch: int = 8,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     *,
-    latents: int | None = None,
+    budget: int | None = None,
     per_tile: int | None = None,
     effort: int = 0,
 ) -> list[dict[str, Any]]:
@@ -118,7 +99,6 @@ def evaluate(
     >>> len(rows), sorted(rows[0])
     (32, ['index', 'latents_per_256', 'ms_ssim', 'photo', 'psnr', 'side_per_256', 'ssim'])
     """
-    check_options(model, latents, per_tile, effort)
     parameter = next(model.parameters())
 
     def photos() -> Iterator[tuple[int, Tensor]]:
@@ -130,7 +110,7 @@ def evaluate(
     rows = []
     for group in equal_sized(photos(), batch):
         originals = torch.stack([image for _, image in group])
-        found = reconstruct(model, originals.to(parameter), latents=latents, per_tile=per_tile, effort=effort)
+        found = reconstruct(model, originals.to(parameter), budget=budget, per_tile=per_tile, effort=effort)
         columns = [_measured([one.amortised for one in found], originals)]
         if effort:
             columns.append(_measured([one.best for one in found], originals, "refined_"))

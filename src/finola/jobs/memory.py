@@ -32,30 +32,25 @@ def is_out_of_memory(error: BaseException) -> bool:
 class Halving:
     """Runs a function on batches of at most `size` items, and halves the size when memory runs out.
 
-    >>> def total(numbers):
-    ...     if len(numbers) > 2:
+    >>> def attempted(size):
+    ...     if size > 2:
     ...         raise MemoryError
-    ...     return [sum(numbers)]
+    ...     return size
     >>> halving = Halving(5)
-    >>> halving.run(total, [1, 2, 3, 4, 5]), halving.size, len(halving.notes)
-    ([3, 7, 5], 2, 1)
+    >>> halving.fit(attempted), halving.size, len(halving.notes)
+    (2, 2, 1)
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.notes: tuple[str, ...] = ()
 
-    def run(self, function: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item]) -> list[Result]:
-        """Concatenate the results of all batches of `items`."""
-        results: list[Result] = []
-        done = 0
-        while done < len(items):
-            batch = items[done : done + self.size]
-            found = self.attempt(function, batch)
+    def fit(self, function: Callable[[int], Result]) -> Result:
+        """Result of `function(size)` at the first size for which memory suffices."""
+        while True:
+            found = self.attempt(lambda batch: [function(len(batch))], range(self.size))
             if found is not None:
-                results += found
-                done += len(batch)
-        return results
+                return found[0]
 
     def attempt(
         self, function: Callable[[Sequence[Item]], Sequence[Result]], batch: Sequence[Item]

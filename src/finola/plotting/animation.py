@@ -19,10 +19,11 @@ from torch import Tensor
 from finola.autoencoder import position_embedding
 from finola.config import RECURRENT
 from finola.errors import InputError
+from finola.evaluation.latent.operations import encode
 from finola.files import animation_path, replacing, write_bytes
 from finola.image_io import to_pillow
 from finola.propagation import Position, propagate, start_positions
-from finola.tiling import encode, join
+from finola.tiling import join
 from finola.transitions import prepared
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def propagation_frames(model: Autoencoder, images: Tensor, count: int | None = N
         raise InputError(f"{config} has no recurrence to animate. Use a model without +convae, +free or +resae.")
     if count is not None and count < 2:
         raise InputError(f"count must be at least 2 frames, got {count}.")
-    q, grid, (height, width) = encode(model, images.to(next(model.parameters())))
+    q, grid, (height, width) = encode(model, images)
     parts = _parts(model, q)
     position = position_embedding(config.channels, config.map_size) if config.position else None
     frames = []

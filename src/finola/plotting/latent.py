@@ -14,6 +14,7 @@ from torch import Tensor
 from finola.config import show_size
 from finola.errors import require
 from finola.evaluation.latent.operations import (
+    Encoded,
     contrast,
     correlation,
     decode,
@@ -26,7 +27,6 @@ from finola.evaluation.latent.operations import (
 from finola.evaluation.latent.statistics import Statistics
 from finola.metrics import psnr
 from finola.plotting.style import INK
-from finola.tiling import Encoded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,6 +13,7 @@ from torch import Tensor
 from finola.errors import printable
 from finola.image_io import pixels, save_photo, to_pillow, to_uint8
 from finola.metrics import psnr
+from finola.photos import decode, encode
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
@@ -46,7 +47,7 @@ def save_contact_sheet(
     for row_number, (word, chosen) in enumerate(lines.items()):
         for column, row in enumerate(chosen):
             original = dataset[(0, row["index"])].images.float() / 255
-            rebuilt = model(original.to(parameter), **options)
+            rebuilt = decode(model, encode(model, original.to(parameter), **options)).clamp(0, 1)
             left, top = column * (2 * SIDE + 12), row_number * (SIDE + CAPTION)
             text = f"{word}: {row[key]:.2f} dB  {printable(row['photo'])[-40:]}"
             ImageDraw.Draw(sheet).text((left + 4, top + 2), text, fill="black")

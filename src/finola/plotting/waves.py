@@ -14,6 +14,7 @@ from torch import Tensor
 from finola.config import ModelConfig
 from finola.errors import InputError
 from finola.files import plot_path
+from finola.photos import decode, encode
 from finola.plotting.style import FAINT, INK, save_figure
 from finola.propagation import propagate, start_positions
 from finola.tiling import cut
@@ -60,7 +61,8 @@ def _figure(waves: Waves, measurement: Measurement, image: Tensor, quadrant: str
 
     _plane(figure.add_subplot(top[0]), waves[quadrant])
     parameter = next(model.parameters())
-    rebuilt = model(image.to(parameter)).clamp(0, 1)
+    image = image.to(parameter)
+    rebuilt = decode(model, encode(model, image)).clamp(0, 1)
     for slot, (title, photo) in enumerate((("photo", image), ("reconstruction", rebuilt)), start=1):
         axes = figure.add_subplot(top[slot])
         axes.imshow(photo[0].permute(1, 2, 0).float().cpu().numpy())

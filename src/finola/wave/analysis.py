@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from finola.errors import InputError, UnknownNameError
 from finola.propagation import EPS, Coefficients, Direction
-from finola.transitions import LinearAfterNorm, NormLinear, RealSpeeds
+from finola.transitions import LinearAfterNorm, NormLinear, Propagation, RealSpeeds
 from finola.wave.diagonalisation import (
     KINDS,
     QUADRANTS,
@@ -250,8 +250,8 @@ class Waves:
         return measure_waves(self, images)
 
 
-def waves(model: Autoencoder | LinearAfterNorm | Coefficients, *, printed: bool = False) -> Waves:
-    """Analyse the one-way waves of a model, a transition or four matrices.
+def waves(model: Autoencoder | LinearAfterNorm | Propagation | Coefficients, *, printed: bool = False) -> Waves:
+    """Analyse the one-way waves of a model, a transition, a `Propagation` or four matrices, `finola.Coefficients`.
 
     There are C − 1 speeds, the same for all matrices that give the same recurrence. `printed`: the C speeds of AB⁻¹
     as in Eq. 2 instead, which A + u·1ᵀ and B + v·1ᵀ change. Exact plane waves and real speeds (Eq. 8) are
@@ -262,13 +262,14 @@ def waves(model: Autoencoder | LinearAfterNorm | Coefficients, *, printed: bool 
     >>> found.speeds.shape, found["left-up"].kinds.count("static")
     (torch.Size([7]), 0)
     """
-    if isinstance(model, Coefficients):
-        return Waves(_checked(model), printed=printed)
+    if isinstance(model, Coefficients | Propagation):
+        return Waves(_checked(model.coefficients() if isinstance(model, Propagation) else model), printed=printed)
     transition = getattr(model, "transition", model)
     if not isinstance(transition, LinearAfterNorm):
         name = getattr(model, "config", type(model).__name__)
         raise InputError(
-            f"Wave analysis needs a norm+linear transition with matrices A and B, which {name} does not have."
+            f"Wave analysis needs a norm+linear transition with matrices A and B, which {name} does not have. "
+            "Four matrices are given as finola.Coefficients(A, B, A_minus, B_minus)."
         )
     whole = None if transition is model else model
     return Waves(_checked(transition.coefficients()), transition, whole, printed)  # type: ignore[arg-type]

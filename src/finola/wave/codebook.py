@@ -10,7 +10,6 @@ the slack coordinate and the decoder are the same for all g and k.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +24,6 @@ NUMBER_BITS = 32  # of one latent; side information is counted in numbers of thi
 REFERENCE_PIXELS = 256 * 256  # numbers of latents are given for a photo of this size
 BISECTIONS = 40
 RIDGE = 1e-8  # relative to the mean diagonal of the Gram matrix, for waves that are numerically dependent
-
-
-class Latents(NamedTuple):
-    """Latents of T tiles."""
-
-    bases: Tensor  # (T,) int64: element g of the codebook
-    length: Tensor  # (T,) int64: k
-    values: Tensor  # (T, D): the first k components of U_gᵀ p, then zeros
 
 
 class Codebook(nn.Module):
@@ -79,18 +70,21 @@ class Codebook(nn.Module):
         """Project tiles (T, 3, H, W) onto the span of the waves: p (T, D)."""
         return (tiles - 0.5).flatten(1) @ self.images
 
-    def tiles(self, p: Tensor, size: tuple[int, int]) -> Tensor:
-        """Tiles (T, 3, *size) with coordinates p (T, D): what propagation and read-out give, as one matrix product."""
+    def superpose(self, p: Tensor, size: tuple[int, int]) -> Tensor:
+        """Tiles (T, 3, *size) as superpositions of the waves with coordinates p (T, D).
+
+        Equals Eq. 1 and the exact read-out, which are linear, but is one matrix product instead of H·W steps.
+        """
         return torch.unflatten(p @ self.images.T + 0.5, 1, (3, *size))
 
     def rotated(self, p: Tensor) -> Tensor:
-        """Components of p (T, D) in every basis of the codebook: (T, G, D)."""
-        rotated: Tensor = torch.einsum("td,gdk->tgk", p, self.bases)
+        """Components of p (…, D) in every basis of the codebook: (…, G, D)."""
+        rotated: Tensor = torch.einsum("...d,gdk->...gk", p, self.bases)
         return rotated
 
     def errors(self, rotated: Tensor) -> Tensor:
-        """Squared error within the span for every basis and length: (T, G, K)."""
-        beyond = torch.arange(rotated.shape[2], device=rotated.device)[:, None] >= self.lengths
+        """Squared error within the span for every basis and length: (…, G, K)."""
+        beyond = torch.arange(rotated.shape[-1], device=rotated.device)[:, None] >= self.lengths
         return rotated.square() @ beyond.to(rotated)
 
     @torch.no_grad()
@@ -102,19 +96,21 @@ class Codebook(nn.Module):
         """
         errors = self.errors(self.rotated(p))
         if length is not None:
-            allowed = torch.where(self.lengths <= length)[0]
-            if not len(allowed) or int(self.lengths[allowed[-1]]) != length:
-                raise InputError(
-                    f"A tile cannot have {length} latents; possible are {', '.join(map(str, self.lengths.tolist()))}."
-                )
-            index = errors[..., int(allowed[-1])].argmin(1)
+            index = errors[..., self.length_index(length)].argmin(1)
             return index, torch.full_like(index, length)
         return share_out(errors, self.lengths, budget or math.inf)
 
-    def encode(self, p: Tensor, index: Tensor, length: Tensor) -> Latents:
-        """Latents of tiles p (T, D) with given bases and lengths."""
+    def length_index(self, length: int) -> int:
+        """Index of a length in `lengths`; raises InputError if a tile cannot have it."""
+        possible: list[int] = self.lengths.tolist()
+        if length not in possible:
+            raise InputError(f"A tile cannot have {length} latents; possible are {', '.join(map(str, possible))}.")
+        return possible.index(length)
+
+    def encode(self, p: Tensor, index: Tensor, length: Tensor) -> Tensor:
+        """Values (T, D) of tiles p (T, D): the first components in the basis of each tile, then zeros."""
         kept = torch.arange(p.shape[1], device=p.device) < length[:, None]
-        return Latents(index, length, torch.where(kept, self.components(p, index), 0.0))
+        return torch.where(kept, self.components(p, index), 0.0)
 
     def components(self, p: Tensor, index: Tensor) -> Tensor:
         """Components of p (T, D) in the basis `index` (T,) of each tile: (T, D)."""

@@ -12,6 +12,7 @@ from finola.cli.inputs import (
     Photo,
     add_data,
     add_device,
+    add_effort,
     add_leading_model,
     add_limit,
     add_photos,
@@ -60,15 +61,14 @@ def _add_compress(parser: argparse.ArgumentParser) -> None:
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("--quality", type=integer(1, 100), metavar="1-100", help="quality (default: 50)")
     rate.add_argument("--bpp", type=positive_number, metavar="X", help="maximum bits per pixel")
-    parser.add_argument("--latents", type=positive, metavar="K", help="maximum number of latents per tile")
+    parser.add_argument("--per-tile", type=positive, metavar="K", help="maximum number of coefficients per tile")
     text = f"bundled codec, or folder of a calibrated model (default: {DEFAULT_CODEC}; in mode paper: {PLAIN_CODEC})"
     parser.add_argument("-m", "--model", help=text)
     add_device(parser)
     parser.add_argument(
         "--mode", choices=["coded", "paper"], default="coded", help="paper: four bits per latent without entropy coding"
     )
-    text = "rate-distortion optimisation with the decoder (default: 0, off)"
-    parser.add_argument("--effort", type=integer(0, 9), default=0, metavar="0-9", help=text)
+    add_effort(parser, "rate-distortion optimisation with the decoder (default: 0, off)")
     parser.add_argument("--exif", action="store_true", help="keep the EXIF metadata")
     text = "compress one data set to WebDataset shards in the folder of -o, resuming a run that is there"
     parser.add_argument("--shards", action="store_true", help=text)
@@ -86,7 +86,7 @@ def compress(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None:
             raise InputError(f"--{name.replace('_', '-')} applies to data sets: add --shards, and a folder with -o.")
     pairs = targets(find_photos(args.photos, args.limit), args.out, ".finola", (".finola",))
-    options = {key: getattr(args, key) for key in ("quality", "bpp", "latents", "mode", "effort")}
+    options = {key: getattr(args, key) for key in ("quality", "bpp", "per_tile", "mode", "effort")}
     if args.mode == "paper":
         from finola.codec.codec import check_options
 
@@ -127,7 +127,7 @@ def _compress_shards(args: argparse.Namespace) -> int:
     from finola.batch import compress_dataset
 
     args.data = args.photos[0]
-    names = ("model", "limit", "quality", "bpp", "latents", "mode", "effort", "device")
+    names = ("model", "limit", "quality", "bpp", "per_tile", "mode", "effort", "device")
     options = {name: getattr(args, name) for name in names}
     return run_batch(
         args, compress_dataset, options | {"keep_exif": args.exif, "split": args.split or "all"}, "compressing"

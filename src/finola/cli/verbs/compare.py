@@ -25,7 +25,7 @@ from finola.files import cache_folder, output_paths, plot_path, write_json
 from finola.locations import WRITE, user_path
 
 HELP = "compare models with DCT, wavelets, KLT and image codecs on photos"
-LATENTS = (1024, 2048, 4096, 8192)
+BUDGETS = (1024, 2048, 4096, 8192)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="names, folders, hub ids, vae:FOLDER (default: untrained wave models and bundled models)",
     )
     add_device(parser)
-    parser.add_argument("--latents", nargs="*", type=positive, metavar="N", help="latents per cropped photo of the KLT")
+    text = "numbers per 256×256 pixels of the KLT; those of an elastic model are in its name, as in tile32@4096"
+    parser.add_argument("--budget", nargs="*", type=positive, metavar="N", help=text)
     parser.add_argument(
         "--bpp", nargs="*", type=positive_number, default=[0.2], metavar="X", help="bit rates of the codec table"
     )
@@ -135,11 +136,11 @@ def choose(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     left_out = [
         f"{name}: not supported by the installed Pillow" for name, known in FORMATS.items() if not known.available()
     ]
-    if args.latents is not None and not args.latents:
+    if args.budget is not None and not args.budget:
         return words, left_out
     if args.train or _has_train(args.data):
         train = open_data(args.train or args.data[0], "train")
-        fitting, too_many = klt_words(args.latents or LATENTS, len(train), args.crop or WHOLE)
+        fitting, too_many = klt_words(args.budget or BUDGETS, len(train), args.crop or WHOLE)
         words += fitting
         left_out += [f"{word}: the train split has too few photos to fit it" for word in too_many]
     else:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from finola.cli.inputs import add_data, add_model, integer, positive
+from finola.cli.inputs import add_budget, add_data, add_model, integer, positive
 from finola.cli.loop import report_failures
 from finola.cli.output import add_force, print_error, print_json, print_table, progress_bar
 
@@ -28,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument("--crop", type=positive, metavar="SIDE", help=text)
     text = "keep the size of every photo and cut it into tiles (default for elastic models)"
     size.add_argument("--whole", action="store_true", help=text)
-    number = parser.add_mutually_exclusive_group()
-    number.add_argument("--latents", type=positive, metavar="N", help="elastic models: numbers per 256×256 pixels")
-    number.add_argument("--per-tile", type=positive, metavar="K", help="elastic models: latents of every tile")
+    add_budget(parser)
     text = "add the feature map of the encoder, or its mean over all positions"
     parser.add_argument("--features", choices=("pooled", "map"), help=text)
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="default: %(default)s")
@@ -59,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         require("ray")
     from finola.batch import embed
 
-    names = ("model", "split", "limit", "crop", "whole", "latents", "per_tile", "features", "dtype", "batch", "device")
+    names = ("model", "split", "limit", "crop", "whole", "budget", "per_tile", "features", "dtype", "batch", "device")
     return run_batch(args, embed, {name: getattr(args, name) for name in names}, "embedding")
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from finola.cli.inputs import (
     add_batch,
+    add_budget,
     add_data,
-    add_latents,
+    add_effort,
     add_leading_model,
     add_whole_crop,
+    budget_options,
     device_of,
-    latent_options,
     open_dataset,
     take_leading_model,
 )
@@ -53,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_leading_model(parser)
     add_data(parser, "test")
     add_whole_crop(parser)
-    add_latents(parser)
+    add_budget(parser)
+    add_effort(parser)
     add_batch(parser)
     parser.add_argument("-o", "--out", help="folder for images.csv, summary.json and the contact sheet")
     add_force(parser)
@@ -64,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     take_leading_model(args)
     inputs = input_files(data=[args.data], models=[args.model])
     kind = model_type(args.model)
-    if kind in FILES and (args.crop, args.latents, args.per_tile, args.effort) != (None, None, None, 0):
-        raise InputError(f"{args.model} is a {kind}; --crop, --latents, --per-tile and --effort apply to autoencoders.")
+    if kind in FILES and (args.crop, args.budget, args.per_tile, args.effort) != (None, None, None, 0):
+        raise InputError(f"{args.model} is a {kind}; --crop, --budget, --per-tile and --effort apply to autoencoders.")
     if args.out:
         names = FILES.get(str(kind), ("summary.json", "images.csv", "contact-sheet.png"))
         output_paths([output_folder(args.out) / name for name in names], inputs, args.force, create=True)
@@ -82,12 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> int:
     from finola.data import CentreCrop, Whole
-    from finola.elastic import check_options
     from finola.evaluation.reconstruction import METRICS, allocation, evaluate, summarise
     from finola.plotting.sheets import save_contact_sheet
 
-    options = latent_options(args)
-    check_options(model, **options)
+    options = budget_options(args)
     dataset = open_dataset(args, CentreCrop(args.crop) if args.crop else Whole())
 
     def report(items: Iterable[int]) -> Iterable[int]:
@@ -95,7 +95,7 @@ def _evaluate_autoencoder(args: argparse.Namespace, model: Autoencoder) -> int:
 
     rows = evaluate(model, dataset, args.batch, report, **options)
     metrics = summarise(rows)
-    kind, description = allocation(model, args.latents, args.per_tile)
+    kind, description = allocation(model, args.budget, args.per_tile)
     facts = {"config": str(model.config), "allocation": kind, **options} | ({"crop": args.crop} if args.crop else {})
     summary = _summary(args, facts, rows, metrics, dataset)
     if args.out:

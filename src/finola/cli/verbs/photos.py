@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from finola.cli.inputs import (
     Photo,
     add_batch,
-    add_latents,
+    add_budget,
+    add_effort,
     add_model,
     add_photos,
+    budget_options,
     device_of,
     find_photos,
-    latent_options,
     load_model,
     positive,
 )
@@ -31,7 +32,8 @@ def _add_reconstruct(parser: argparse.ArgumentParser) -> None:
     add_photos(parser)
     parser.add_argument("-o", "--out", default="reconstructed", help="folder to write to (default: %(default)s)")
     add_model(parser, DEFAULT_MODEL)
-    add_latents(parser)
+    add_budget(parser)
+    add_effort(parser)
     add_batch(parser)
     parser.add_argument(
         "--side-by-side", action="store_true", help="also save original and reconstruction in one image"
@@ -51,12 +53,11 @@ def reconstruct(args: argparse.Namespace) -> int:
     model = load_model(args)
 
     from finola.cli.loop import Loop
-    from finola.elastic import check_options
     from finola.evaluation.reconstruction import Reconstruction, allocation, reconstruct
     from finola.image_io import save_photo, side_by_side
 
-    options, device = latent_options(args), device_of(args)
-    check_options(model, **options)
+    options, device = budget_options(args), device_of(args)
+    model.space.check(args.budget, args.per_tile)
 
     def run(images: Tensor) -> list[Reconstruction]:
         return reconstruct(model, images.to(device), **options)
@@ -75,7 +76,7 @@ def reconstruct(args: argparse.Namespace) -> int:
         if found.refined is not None:
             row["refined"] = _metrics(found.refined, original)
         rows.append(row)
-    kind, description = allocation(model, args.latents, args.per_tile)
+    kind, description = allocation(model, args.budget, args.per_tile)
     if args.json:
         facts = {"model": args.model, "config": str(model.config), "allocation": kind, **options}
         print_json(facts | {"photos": rows, "unreadable": loop.unreadable})

@@ -1,6 +1,7 @@
 """Statistics of q over an image set, and operations on q."""
 
 from finola.evaluation.latent.operations import (
+    Encoded,
     coordinates,
     decode,
     encode,
@@ -13,7 +14,6 @@ from finola.evaluation.latent.operations import (
     sample,
 )
 from finola.evaluation.latent.statistics import Statistics, fit, stored_statistics
-from finola.tiling import Encoded
 
 __all__ = [
     "Encoded",

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from finola import tiling
 from finola.errors import InputError
-from finola.tiling import Encoded, Size
+from finola.tiling import Size, cut, join
 from finola.wave.basis import WaveBasis
 from finola.wave.initialisation import wave_basis
 
 if TYPE_CHECKING:
     from finola.autoencoder import Autoencoder
     from finola.evaluation.latent.statistics import Statistics
+
+
+class Encoded(NamedTuple):
+    """q of the tiles of images, with the arguments of `decode`."""
+
+    q: Tensor  # (N·rows·columns, M, C)
+    grid: Size  # (rows, columns) of tiles
+    size: Size  # (height, width) of the images
 
 
 @torch.no_grad()
@@ -36,7 +43,8 @@ def encode(model: Autoencoder, images: Tensor) -> Encoded:
     >>> torch.allclose(decode(model, *encoded), model(images).clamp(0, 1), atol=1e-5)
     True
     """
-    return tiling.encode(model, _floats(model, images))
+    tiles, grid = cut(_floats(model, images), model.config.image_size)
+    return Encoded(model.encode(tiles), grid, (images.shape[-2], images.shape[-1]))
 
 
 @torch.no_grad()
@@ -44,7 +52,8 @@ def decode(model: Autoencoder, q: Tensor, grid: Size = (1, 1), size: Size | None
     """Decode any q (N, M, C) to images in [0, 1]; with a `grid`, tiles are joined and cropped to `size`."""
     own = model.config.image_size
     whole = size or (grid[0] * own[0], grid[1] * own[1])
-    return tiling.decode(model, Encoded(on_sphere(model, q), grid, whole)).clamp(0, 1)
+    z = model.propagate(on_sphere(model, q))
+    return model.decode(join(z, grid))[..., : whole[0], : whole[1]].clamp(0, 1)
 
 
 def fade(q: Tensor, statistics: Statistics, t: float) -> Tensor:

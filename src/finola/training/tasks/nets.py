@@ -16,9 +16,10 @@ from finola.autoencoder import Autoencoder
 from finola.codec.elastic_coder import ROUNDING, approximate_costs
 from finola.data import Batch, CentreCrop, PhotoDataset
 from finola.data.sources import evenly
-from finola.elastic import encoder_of
+from finola.encoders.elastic import elastic_encoder
 from finola.encoders.waves import WaveEncoder
 from finola.model_zoo import create
+from finola.photos import decode, encode
 from finola.recipes.recipe import NetsRecipe
 from finola.tiling import cut, join
 from finola.training.data import Photos
@@ -48,7 +49,7 @@ class Nets(Task):
         """Fit the codebook of an elastic model to training photos, unless it starts from trained weights."""
         if self.recipe.model.weights is not None or not self.model.config.elastic:
             return
-        codebook, tile = encoder_of(self.model).codebook, self.model.config.image_size
+        codebook, tile = elastic_encoder(self.model).codebook, self.model.config.image_size
         source = photos.train.source
         dataset = PhotoDataset(evenly(source, self.recipe.codebook.photos), CentreCrop((PHOTO_SIDE, PHOTO_SIDE)))
         parts = []
@@ -80,7 +81,7 @@ class Nets(Task):
         Bases, lengths and quantised values are those of the images before the filter: otherwise the filter could lower
         the error by raising the rate. So gradients reach it through the images that are not quantised.
         """
-        encoder, tile, loss = encoder_of(self.model), self.model.config.image_size, self.recipe.loss
+        encoder, tile, loss = elastic_encoder(self.model), self.model.config.image_size, self.recipe.loss
         codebook = encoder.codebook
         tiles, grid = cut(images, tile)
         p, n, per_image = codebook.coordinates(tiles), len(images), grid[0] * grid[1]
@@ -93,14 +94,17 @@ class Nets(Task):
         cheapest = approximate_costs(rotated, step[:, None, None]).argmin(1)
         index = torch.where(quantised, cheapest, choice // len(codebook.lengths))
         filtered = codebook.coordinates(cut(encoder.prefilter(images), tile)[0])
-        values = codebook.encode(filtered, index, lengths[choice]).values
+        values = codebook.encode(filtered, index, lengths[choice])
         own = codebook.components(p, index)
         levels = (own.abs() / step[:, None] + ROUNDING).floor() * own.sign()
         values = torch.where(quantised[:, None], levels * step[:, None], values)
-        return join(codebook.tiles(codebook.decode(values, index), tile), grid)
+        return join(codebook.superpose(codebook.decode(values, index), tile), grid)
 
     def measure(self, batch: Batch) -> dict[str, Tensor]:
-        return measure_images(self.model(batch.images), batch)
+        return measure_images(self.sample_images(batch.images), batch)
+
+    def sample_images(self, images: Tensor) -> Tensor:
+        return decode(self.model, encode(self.model, images))
 
 
 def _log_uniform(count: int, limits: list[float]) -> Tensor:
