@@ -38,7 +38,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 def test_a_killed_worker_loses_no_row(pool: RayPool, tmp_path: Path) -> None:
     expected = embed("smoke", tmp_path / "one", MODEL, split="val", limit=PHOTOS, shard_size=2)
-    settings = {"crop": None, "whole": False, "latents": None, "per_tile": None, "features": None}
+    settings = {"crop": None, "whole": False, "budget": None, "per_tile": None, "features": None}
     settings |= {"dtype": "float32", "batch": 32, "device": "cpu", "check_device": True}
     out, marker = tmp_path / "ray", str(tmp_path / "marker")
     source = evenly(find_source("smoke", "val"), PHOTOS)
