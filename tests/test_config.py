@@ -14,7 +14,7 @@ NAMES = [name for names in MODELS.values() for name in names if "@" in name] + [
     "mf-w720/64x1@8x16:128x256+bottom-left+real",
     "mf-w1440/512x1@16+tran6",
     "waves+mf-w720/256x1@16:64",
-    "conv-light/64x4@16:64+scatter+slim16",
+    "residual-w8/64x4@16:64+scatter+slim16",
     "residual-w64/96x1@8:32+patch",
     "residual-w64+linear/256x1@8:64+residual128",
     "residual-w64/96x1@8:32+free+patch",

@@ -41,7 +41,7 @@ NAMES = sorted(
         "mf-w720/16x2@8:32+commuting",
         "mf-w720/16x1@4:64+tran1",
         "test_resnet/16x2@4:32+free",
-        "conv-light/16x1@4:32+refined",
+        "residual-w8/16x1@4:32+refined",
         "residual-w8+linear/16x1@4:32+residual16",
         "waves/16x2@4:16+scatter",
         "waves+nets/64x1@4:16",

@@ -35,9 +35,6 @@ INITIALISATIONS = ("random", "waves", "wave-matrices")
 EXACT = "waves+nets"
 """Encoder of models with exact plane waves between two networks on pixels."""
 
-LIGHT = "conv-light"
-"""Convolutional encoder for small models, which computes q without pooling."""
-
 RESIDUAL = re.compile(r"residual-w([1-9]\d{0,3})(\+linear)?")
 """Residual encoders for small models, which compute q without pooling: `residual-wWIDTH`, with `+linear` a linear layer
 from pixels to q beside it."""
@@ -95,7 +92,7 @@ class ModelConfig:
     'waves/256x1@16:64'
     """
 
-    # mf-w720 … mf-w5760, conv-light, residual-wWIDTH[+linear], residual-map-wWIDTH, waves[+REFINEMENT], or a timm model
+    # mf-w720 … mf-w5760, residual-wWIDTH[+linear], residual-map-wWIDTH, waves[+REFINEMENT], or a timm model
     encoder: str
     channels: int  # C
     paths: int  # M
@@ -172,7 +169,7 @@ class ModelConfig:
     @property
     def returns_q(self) -> bool:
         """Whether the encoder computes q itself, without a feature map and pooling."""
-        return self.is_waves or self.encoder == LIGHT or RESIDUAL.fullmatch(self.encoder) is not None
+        return self.is_waves or RESIDUAL.fullmatch(self.encoder) is not None
 
     def __str__(self) -> str:
         name = f"{self.encoder}/{self.channels}x{self.paths}@{_size_in_name(self.map_size)}"

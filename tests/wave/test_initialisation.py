@@ -194,8 +194,8 @@ def test_other_transitions_cannot_be_initialised_from_waves(option):
 
 
 def test_matrices_alone_can_be_initialised_from_waves(tmp_path):
-    model = finola.create("conv-light/64x1@4:32", init="wave-matrices")
-    waves, other = finola.create("waves/64x1@4:32"), finola.create("conv-light/64x1@4:32")
+    model = finola.create("residual-w8/64x1@4:32", init="wave-matrices")
+    waves, other = finola.create("waves/64x1@4:32"), finola.create("residual-w8/64x1@4:32")
     for name in "AB":
         assert torch.equal(getattr(model.transition, name), getattr(waves.transition, name))
     assert [key for key, _ in model.named_parameters()] == [key for key, _ in other.named_parameters()]
@@ -203,7 +203,7 @@ def test_matrices_alone_can_be_initialised_from_waves(tmp_path):
     model.eval().save_pretrained(tmp_path)
     assert torch.equal(finola.load(tmp_path)(images), model(images))
     with pytest.raises(ValueError, match="real speeds"):
-        finola.create("conv-light/64x1@4:32+real", init="wave-matrices")
+        finola.create("residual-w8/64x1@4:32+real", init="wave-matrices")
 
 
 @pytest.mark.parametrize("decoder", ["", "+patch", "+refined", "+tran1"])

@@ -1,15 +1,14 @@
-"""Encoders by name. Mobile-Former, `residual-map-w…` and timm backbones give feature maps; `waves`, `conv-light` and
-`residual-w…` give q.
+"""Encoders by name. Mobile-Former, `residual-map-w…` and timm backbones give feature maps; `waves` and `residual-w…`
+give q.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from finola.config import LIGHT, RESIDUAL, RESIDUAL_MAP, ModelConfig
+from finola.config import RESIDUAL, RESIDUAL_MAP, ModelConfig
 from finola.encoders.backbone import Backbone, nearest_names
 from finola.encoders.elastic import BLOCKS, WIDTH, ElasticEncoder
-from finola.encoders.light import LightEncoder
 from finola.encoders.mobile_former import SPECS, MobileFormer
 from finola.encoders.residual import ResidualEncoder, ResidualMap
 from finola.encoders.waves import ConvRefiner, PooledRefiner, WaveEncoder
@@ -18,20 +17,18 @@ from finola.pixel_net import PixelNet
 
 
 def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | None = None) -> nn.Module:
-    """Build an encoder by name: `mf-w720` … `mf-w5760`, `residual-map-wWIDTH`, a timm model, `conv-light`,
+    """Build an encoder by name: `mf-w720` … `mf-w5760`, `residual-map-wWIDTH`, a timm model,
     `residual-wWIDTH`, or `waves` with an optional `+REFINEMENT`.
 
-    It is randomly initialised, except for the wave encoder. The last three also need the configuration of their model.
+    It is randomly initialised, except for the wave encoder. The last two also need the configuration of their model.
 
     >>> build_encoder("mf-w720", image_size=(256, 256)).channels
     720
     """
     kind, _, refinement = name.partition("+")
     residual = RESIDUAL.fullmatch(name)
-    if (kind == "waves" or name == LIGHT or residual) and config is None:
+    if (kind == "waves" or residual) and config is None:
         raise InputError(f"{name} computes q without a feature map, which is needed here. Choose another encoder.")
-    if name == LIGHT and config is not None:
-        return LightEncoder(config)
     if residual and config is not None:
         return ResidualEncoder(config, width=int(residual[1]), linear=residual[2] is not None)
     if kind == "waves" and config is not None:
@@ -54,7 +51,7 @@ def build_encoder(name: str, image_size: tuple[int, int], config: ModelConfig | 
 
     if timm.is_model(name):
         return Backbone(name, image_size=image_size)
-    nearest = ", ".join(nearest_names(name, [*SPECS, LIGHT, *timm.list_models()]))
+    nearest = ", ".join(nearest_names(name, [*SPECS, *timm.list_models()]))
     raise UnknownNameError(f"Unknown encoder {name!r}. Did you mean one of {nearest}?")
 
 
@@ -72,6 +69,6 @@ def build_refinement(name: str, config: ModelConfig, size: int) -> ConvRefiner |
 
 def pretrained_state(name: str, image_size: tuple[int, int]) -> dict[str, Tensor]:
     """State dict of the encoder `name` with timm's pretrained weights, downloaded on first use."""
-    if name in SPECS or name == LIGHT or name.startswith(("waves", "residual-")):
+    if name in SPECS or name.startswith(("waves", "residual-")):
         raise InputError(f"Encoder {name} has no pretrained weights; pretrained=True needs a timm model.")
     return Backbone(name, pretrained=True, image_size=image_size).state_dict()
