@@ -7,7 +7,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from finola.paper.definitions import TWIN
+from finola.paper.claims import CLAIMS
+from finola.paper.report import markdown, row_table
 
 HERE = Path(__file__).parent
 STORED = HERE.parent / "results" / "reproduce" / "cpu"
@@ -46,9 +47,9 @@ The complex coordinate ζ of a pair obeys the one-way wave equation of the paper
 
 MATRICES_HEAD = """
 ## The matrices alone
-The two models above differ in encoder and decoder as well. Here only `A` and `B` differ: the encoder `conv-light` and
-the upsampling decoder are randomly initialised and trained (`model.init=wave-matrices`, `finola reproduce
-wave-matrices`). *Fixed* matrices are not trained.
+The two models above differ in encoder and decoder as well. Here only `A` and `B` differ: the residual encoder and
+decoder of the small models (recipe `fit`) are randomly initialised and trained (`model.init=wave-matrices`, `finola
+reproduce wave-matrices`). *Fixed* matrices are not trained.
 """
 NOTES = """
 ## What remains unexplained
@@ -85,17 +86,17 @@ def rows(content: dict[str, Any]) -> dict[str, dict[int, float]]:
 def page() -> str:
     """The page as Markdown."""
     content = json.loads(RESULT.read_text(encoding="utf-8"))
-    data, limit = content["data"], TWIN.settings["data"]["val_limit"]
+    data, matrices = content["data"], json.loads(MATRICES.read_text(encoding="utf-8"))
     seeds = len(next(iter(content["rows"].values()))["seeds"])
     lines = [
         "\n## Measurement\n",
         f"{data['train']:,} training photos of {data['name']}, resized and cropped to 32×32 pixels, one vector each, "
-        f"a map of 8×8. PSNR (dB) on {min(limit, data['val'])} of {data['val']} val photos by images seen, the mean of "
-        f"{seeds} seeds. The wave start has a value before training.\n",
+        f"a map of 8×8. PSNR (dB) on {data['val']} val photos by images seen, "
+        f"{'one seed' if seeds == 1 else f'the mean of {seeds} seeds'}. The wave start has a value before training.\n",
         *table(content),
         f"\n![PSNR over images seen from both initialisations]({IMAGE})",
         MATRICES_HEAD,
-        *table(json.loads(MATRICES.read_text(encoding="utf-8"))),
+        *markdown(*row_table(CLAIMS["wave-matrices"], matrices))[:-1],
     ]
     return HEAD + "\n".join(lines) + "\n" + NOTES
 
