@@ -102,8 +102,8 @@ def _read(path: Path) -> Any:
 
 
 def _psnr(path: Path) -> Results:
-    """PSNR of each method in an output of `finola compare`, by its label."""
-    return {method["label"]: [{"psnr": method["psnr"]}] for method in _read(path)["methods"]}
+    """PSNR of each method in an output of `finola compare`, by its label and by its word."""
+    return {key: [{"psnr": m["psnr"]}] for m in _read(path)["methods"] for key in (m["label"], m["word"])}
 
 
 def _twins(folder: Path) -> Results:
@@ -135,6 +135,7 @@ SOURCES: dict[str, Callable[[Path], Results]] = {
     "bundled": _bundled,
     "propagation": _propagation,
     "kodak": lambda folder: _psnr(folder / "compare-kodak.json"),
-    "photos256": lambda folder: _psnr(folder / "compare-photos256.json"),
+    "kodak-4bit": lambda folder: _psnr(folder / "compare-kodak-4bit.json"),
+    "photos256-4bit": lambda folder: _psnr(folder / "compare-photos256-4bit.json"),
 }
 """Results of claims that are judged by stored outputs of other commands, read from a folder such as results/."""
