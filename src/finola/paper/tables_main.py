@@ -239,8 +239,8 @@ TABLES = (
         *(
             claim(
                 name,
-                f"photo256, one vector of 3072 latents with four bits each, 0.19 bpp, is better than JPEG at {bpp} bpp on "
-                f"{data}.",
+                f"photo256, one vector of 3072 latents with four bits each (0.19 bpp), is better than JPEG at {bpp} "
+                f"bpp on {data}.",
                 increasing(f"jpeg@{bpp}", "finola-paper:photo256"),
                 source=f"{data}-4bit",
             )
