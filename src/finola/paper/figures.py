@@ -322,6 +322,7 @@ OTHERS = (
                 )
                 for kind, frozen in (("trained", ()), ("fixed", ("model.frozen=[transition.*]",)))
             },
+            metrics=("psnr", "klt", *WAVE_METRICS),
             scales=("cpu",),
         ),
         models={
