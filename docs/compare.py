@@ -203,7 +203,7 @@ def first_stages(result: dict[str, Any]) -> str:
             rows.append((entry["latents"] or 0, entry["psnr"], name, f"{entry['psnr']:.1f}", ""))
     for size in ("", "-2048", "-8192"):
         found = json.loads((RESULTS / f"evaluate-tile32-photos256{size}.json").read_text())
-        rows.append((found["latents"], found["psnr"], "tile32, lengths by need", "", f"{found['psnr']:.2f}"))
+        rows.append((found["budget"], found["psnr"], "tile32, lengths by need", "", f"{found['psnr']:.2f}"))
     for method in result["methods"]:
         if method["word"] in ("photo256", "tile32", "klt64:128", "klt64:256", "klt64:512"):
             name = "tile32, all latents" if method["word"] == "tile32" else method["label"]
