@@ -71,7 +71,7 @@ STUDY_HEAD = """
 ## Pre-training methods on a CPU
 
     finola reproduce masking-probes --seeds 1       # probes of FINOLA, E and B over images
-    finola reproduce table:finola-maskfinola        # Table 29; the others are listed below
+    finola reproduce table:finola-maskfinola        # Table 29 (table:finola-maskfinola); the others are listed below
 
 What is compared: FINOLA, its masked variants, MoCo-v2 and supervised training of one encoder, `{encoder}`: two stages
 of residual blocks with 64 and 128 channels, 1.0 M parameters, a map of 1/8 of the image size. imagenette128 has 5,000
@@ -150,8 +150,17 @@ def study() -> str:
         lines += curves(metric)
     if any(points(method, "lin") for method in CURVES):
         lines.append(f"![Accuracy of linear probes over images seen]({STUDY_IMAGE})\n")
-    lines += values("decoder of B (Table 23)", {row.about: row for row in DEPTHS.values()}, *PROBES, "fine-tuned")
-    lines += values("FINOLA by the size of q (Table 30)", {row.about: row for row in SIZES.values()}, *PROBES)
+    lines += values(
+        "decoder of B, Table 23 (`table:appendix:ablation-tran-blocks`)",
+        {row.about: row for row in DEPTHS.values()},
+        *PROBES,
+        "fine-tuned",
+    )
+    lines += values(
+        "FINOLA by the size of q, Table 30 (`table:appendix:finola-maskedfinola-probing`)",
+        {row.about: row for row in SIZES.values()},
+        *PROBES,
+    )
     lines += curvatures()
     claims = [claim for claim in CLAIMS.values() if claim.labelled]
     lines += verdicts(claims, RESULTS / "reproduce")

@@ -16,7 +16,7 @@ from finola.metrics import psnr
 from finola.photos import Pixels, analyse, decode, encode, error_and_gradient, refine
 
 NAME = "waves+nets/64x1@4:16+elastic2"
-FIXED = ("waves+conv/32x1@4:16", "residual-w8/16x2@4:16+scatter+slim16", "waves+nets/64x1@4:16")
+FIXED = ("waves+conv/32x1@4:16", "residual-w8/16x2@4:16+scatter+patch", "waves+nets/64x1@4:16")
 
 
 def with_effect(model: Autoencoder) -> Autoencoder:

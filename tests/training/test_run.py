@@ -343,7 +343,7 @@ def test_list_is_grouped_and_a_pattern_lists_one_group(capsys: pytest.CaptureFix
     names = list_recipes()
     grouped = [name for name in names if any(name.startswith(prefix) for prefix in GROUPS)]
     assert all("/" not in name for name in set(names) - set(grouped))  # our models are listed one by one
-    assert set(names) >= set(STARTING_POINTS) and len(STARTING_POINTS) == 5
+    assert set(names) >= set(STARTING_POINTS) and len(STARTING_POINTS) == 6
     assert main(["train", "--list"]) == 0
     printed = capsys.readouterr().out
     assert (
