@@ -20,6 +20,8 @@ CONFIGURATIONS = ("aten-default", "avx2", "threads-2", "threads-1")  # of portab
 OUT = "{out}"  # in a command: where it writes its results
 METRIC_FILES = ("evaluate-*.json", "compare-*.json", "reproduce/cpu/*.json")
 TRUSTED_CALLS = {
+    ("jobs/pool.py", "pickle.loads"): "what a worker of the same command sends",
+    ("jobs/worker.py", "pickle.loads"): "what the process that started the worker sends",
     ("deployment/verification.py", "torch.export.load"): "only with trusted=True, for folders that the caller exported",
 }
 """Calls that may unpickle, by file and name, with the reason."""

@@ -150,17 +150,10 @@ def study() -> str:
         lines += curves(metric)
     if any(points(method, "lin") for method in CURVES):
         lines.append(f"![Accuracy of linear probes over images seen]({STUDY_IMAGE})\n")
-    lines += values(
-        "decoder of B, Table 23 (`table:appendix:ablation-tran-blocks`)",
-        {row.about: row for row in DEPTHS.values()},
-        *PROBES,
-        "fine-tuned",
-    )
-    lines += values(
-        "FINOLA by the size of q, Table 30 (`table:appendix:finola-maskedfinola-probing`)",
-        {row.about: row for row in SIZES.values()},
-        *PROBES,
-    )
+    depth = "decoder of B, Table 23 (`table:appendix:ablation-tran-blocks`)"
+    lines += values(depth, {row.about: row for row in DEPTHS.values()}, *PROBES, "fine-tuned")
+    size = "FINOLA by the size of q, Table 30 (`table:appendix:finola-maskedfinola-probing`)"
+    lines += values(size, {row.about: row for row in SIZES.values()}, *PROBES)
     lines += curvatures()
     claims = [claim for claim in CLAIMS.values() if claim.labelled]
     lines += verdicts(claims, RESULTS / "reproduce")

@@ -69,7 +69,7 @@ def test_a_run_that_claims_share_has_the_metrics_of_all_of_them(photos: Path, tm
     claims = [CLAIMS[name] for name in ("masking", "masking-probes")]
     launched: dict[str, set[str]] = {}
 
-    def launch(job: Job, threads: int | None) -> None:
+    def launch(job: Job) -> None:
         launched[job.row] = {*job.metrics}
         (job.folder / SUMMARY).write_text(json.dumps({"status": "diverged", "step": 1, "metrics": {}}))
 
