@@ -164,6 +164,8 @@ def test_unsupported_configurations_raise_with_their_values():
         MaskedFinola("mf-w720/32x1@3:48+patch", "b")
     with pytest.raises(ValueError, match="waves/64x1@8:64"):
         MaskedFinola("waves/64x1@8:64", "e")
+    with pytest.raises(ValueError, match="batchnorm"):
+        MaskedFinola("mf-w720/32x1@4:64+batchnorm+patch", "e")
     with pytest.raises(ValueError, match="64×64"):
         MaskedFinola("mf-w720/32x1@4:64+patch")(torch.rand(1, 3, 96, 96), torch.tensor([[0, 0]]))
 

@@ -216,6 +216,26 @@ def test_the_map_is_channels_last():
     assert z.shape == (2, C, 4, 5) and z.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("kind", [NormLinear, NormMLP])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("order", ["mean", "horizontal", "vertical"])
+def test_images_with_their_own_starts_are_propagated_as_if_alone(kind, size, order):
+    transition = transition_of(kind)
+    starts = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
+    starts = starts[torch.randint(len(starts), (7,))]
+    q = torch.randn(7, 2, C, dtype=torch.float64, requires_grad=True)
+    inputs = [q, *transition.parameters()]
+    cells = zip(q.split(1), starts.tolist(), strict=True)
+    expected = torch.cat([propagate(one, transition, size, cell, order=order) for one, cell in cells])
+    weight = torch.randn_like(expected)
+    gradients = torch.autograd.grad((weight * expected).sum(), inputs, materialize_grads=True)
+    for step in (transition, transition.prepared()):
+        z = propagate(q, step, size, starts, order=order)
+        torch.testing.assert_close(z, expected)
+        own = torch.autograd.grad((weight * z).sum(), inputs, materialize_grads=True)
+        torch.testing.assert_close(own, gradients)
+
+
 def test_scattered_starts():
     assert start_positions("scatter", (64, 64), 4) == [(16, 16), (16, 48), (48, 16), (48, 48)]
     assert len(set(start_positions("scatter", (64, 64), 8))) == 8
@@ -247,6 +267,9 @@ def test_a_256_map():
         ({"start": [(0, 0), (1, 1)]}, "2 start positions for 1 paths"),
         ({"start": 3}, "start is 3"),
         ({"start": (1.0, 2.0)}, r"start is \(1.0, 2.0\)"),
+        ({"start": torch.tensor([[0, 0], [1, 1]])}, r"\(2, 2\).*1 images"),
+        ({"start": torch.tensor([[1.0, 2.0]])}, "float32"),
+        ({"start": torch.tensor([[1, 4]])}, r"\(1, 4\) is outside"),
         ({"size": 8.0}, "size is 8.0"),
         ({"coefficients": torch.randn(4, C, C)}, r"tensor \(4, 6, 6\)"),
         ({"coefficients": tuple(torch.randn(3, C, C))}, "3 matrices"),

@@ -60,6 +60,11 @@ class MaskedFinola(nn.Module, Pretrained, tags=["finola", "masked-image-modellin
             )
         if config.flat and variant == "b":
             raise InputError(f"{name}: block-wise masked FINOLA does not pool. Remove +flat.")
+        if variant == "e" and config.transition == "batch-norm":
+            raise InputError(
+                f"{name}: variant e propagates each image from its own start, so batch norm has no lines of the whole "
+                "batch. Use variant b or remove +batchnorm."
+            )
         self.variant, self.one_jump = variant, one_jump
         self.encoder = build_encoder(config.encoder, half(config.image_size))
         channels, reduction = int(self.encoder.channels), int(self.encoder.reduction)  # type: ignore[arg-type]
@@ -163,16 +168,8 @@ def windows(maps: Tensor, corners: Tensor, size: Position) -> Tensor:
 
 
 def grow_from_centres(q: Tensor, step: Step, map_size: Position, places: Tensor) -> Tensor:
-    """Variant E: propagate q (N, 1, C) from the centres of the blocks to (N, C, h, w).
-
-    All q are propagated together from the centre of a canvas of one and a half maps a side, which contains the map of
-    each image as a window.
-    """
-    (height, width), (tall, wide) = map_size, half(map_size)
-    centre = tall + tall // 2, wide + wide // 2
-    canvas = propagate(q, step, (height + tall, width + wide), centre)
-    corners = places.new_tensor((tall, wide)) - places
-    return windows(canvas, corners.to(q.device, non_blocking=True), map_size)
+    """Variant E: propagate q (N, 1, C) from the centres of the blocks to (N, C, h, w)."""
+    return propagate(q, step, map_size, places + places.new_tensor(half(half(map_size))))
 
 
 def grow_from_block(tokens: Tensor, step: Step, map_size: Position, places: Tensor, steps: Position) -> Tensor:

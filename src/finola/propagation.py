@@ -105,7 +105,7 @@ def propagate(
     q: Tensor,
     coefficients: Step | Matrices,
     size: int | Position,
-    start: str | Position | Sequence[Position] = "center",
+    start: str | Position | Sequence[Position] | Tensor = "center",
     *,
     order: Order = "mean",
     checkpointing: bool = False,
@@ -115,7 +115,8 @@ def propagate(
     The horizontal-first order computes the row of the start and then all columns in parallel, the vertical-first order
     the column and then all rows. The map is the mean of both, Figure 4 (fig:finola-parallel), or one of them with
     `order`. `coefficients` are the four matrices, or any transition called as `(z, direction) -> z_next`. `size` is
-    (height, width), or one number for a square map. `checkpointing` reduces the memory of training at the cost of time.
+    (height, width), or one number for a square map. `start` is that of `start_positions`, or a tensor (N, 2) of one
+    cell per image, best on the CPU. `checkpointing` reduces the memory of training at the cost of time.
 
     >>> q = torch.randn(2, 1, 16)
     >>> propagate(q, Coefficients(*torch.randn(4, 16, 16)), size=(5, 8)).shape
@@ -133,13 +134,16 @@ def propagate(
     if order not in ("mean", "horizontal", "vertical"):
         raise UnknownNameError(f"Unknown order {order!r}; use mean, horizontal or vertical.")
 
-    starts = start_positions(start, size, q.shape[1])
+    starts: list[Position] | Tensor = (
+        _checked_cells(start, size, len(q)) if isinstance(start, Tensor) else start_positions(start, size, q.shape[1])
+    )
     grow: Callable[[Tensor], Tensor]
     if isinstance(coefficients, Coefficients):
         # At least float32: in bfloat16 a walk of 64 steps loses two digits (docs/speed.md).
         precision = torch.promote_types(coefficients.A.dtype, torch.float32)
         matrices = Coefficients(*(matrix.to(precision) for matrix in coefficients))
-        if order != "mean" or torch.compiler.is_exporting() or transformed(q, *matrices):
+        stepwise = order != "mean" or torch.compiler.is_exporting() or transformed(q, *matrices)
+        if isinstance(starts, Tensor) or stepwise:
             grow = partial(_without_autocast, step=matrices, size=size, starts=starts, order=order)
         else:
             grow = partial(propagate_matrices, matrices=matrices, size=size, starts=starts)
@@ -155,9 +159,24 @@ def propagate(
     return z.permute(0, 3, 1, 2)
 
 
-def _without_autocast(q: Tensor, step: Step, size: Position, starts: list[Position], order: Order) -> Tensor:
+def _without_autocast(q: Tensor, step: Step, size: Position, starts: list[Position] | Tensor, order: Order) -> Tensor:
     with without_autocast(q.device):
         return grow_stepwise(q, step, size, starts, order)
+
+
+def _checked_cells(start: Tensor, size: Position, images: int) -> Tensor:
+    """Start cells (N, 2) of the images, on the CPU."""
+    cells = start.cpu()
+    if cells.shape != (images, 2) or cells.is_floating_point():
+        raise InputError(
+            f"start is a tensor {tuple(cells.shape)} of {cells.dtype}; give whole numbers (y, x) for each of the "
+            f"{images} images."
+        )
+    outside = ((cells < 0) | (cells >= cells.new_tensor(size))).any(1).tolist()
+    if any(outside):
+        (y, x), (height, width) = cells[outside.index(True)].tolist(), size
+        raise InputError(f"Start ({y}, {x}) is outside the map of {width}×{height} positions.")
+    return cells
 
 
 def _checked_size(size: int | Position) -> Position:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 import torch
@@ -32,8 +33,15 @@ def norm_linear(z: Tensor, direction: Direction, matrices: Matrices) -> Tensor:
     return z + F.linear(normalise(z), matrices[("right", "down", "left", "up").index(direction)])
 
 
-def grow_stepwise(q: Tensor, step: Step, size: Position, starts: Sequence[Position], order: Order = "mean") -> Tensor:
-    """Map z (N, H, W, C) of the paths q (N, M, C), one start and one order after the other."""
+def grow_stepwise(
+    q: Tensor, step: Step, size: Position, starts: Sequence[Position] | Tensor, order: Order = "mean"
+) -> Tensor:
+    """Map z (N, H, W, C) of the paths q (N, M, C), one start and one order after the other.
+
+    `starts` are one cell per path, or a tensor (N, 2) of one per image.
+    """
+    if isinstance(starts, Tensor):
+        return _grow_images(q, step, size, starts, order)
     orders = 2 if order == "mean" else 1
     z: Tensor | None = None
     for cell in dict.fromkeys(starts):  # paths that start together share every step
@@ -47,6 +55,42 @@ def grow_stepwise(q: Tensor, step: Step, size: Position, starts: Sequence[Positi
             z = _added(z, 2, _lines(phi, step, along_y, along_x), size, orders)
     assert z is not None
     return z
+
+
+def _grow_images(q: Tensor, step: Step, size: Position, starts: Tensor, order: Order) -> Tensor:
+    """Map z (N, H, W, C) of q (N, M, C), each image from its own start in `starts` (N, 2), on the CPU."""
+    along_x = partial(_lines_of_images, step=step, starts=starts[:, 1], length=size[1], ways=("right", "left"))
+    along_y = partial(_lines_of_images, step=step, starts=starts[:, 0], length=size[0], ways=("down", "up"))
+    maps = []
+    if order != "vertical":
+        maps.append(along_y(along_x(q)))
+    if order != "horizontal":
+        maps.append(along_x(along_y(q)).transpose(1, 2))
+    z = 0.5 * (maps[0] + maps[1]) if order == "mean" else maps[0]
+    return z.sum(3)
+
+
+def _lines_of_images(z: Tensor, step: Step, starts: Tensor, length: int, ways: tuple[Direction, Direction]) -> Tensor:
+    """Extend the states z (N, …, C) at the positions `starts` (N,) of an axis to all its positions: (N, length, …, C).
+
+    All images advance together, so that their number does not change the number of operations. If they are sorted by
+    start, those still inside the map are the first ones ahead and the last ones back.
+    """
+    sorted_starts, images = starts.sort()
+    distances = torch.arange(1, length)[:, None]
+    ahead = (sorted_starts + distances < length).sum(1).tolist()  # images inside the map at each distance
+    back = (sorted_starts >= distances).sum(1).tolist()
+    cells = images * length + sorted_starts  # positions of the states in the result
+    forward = backward = z.index_select(0, images.to(z.device, non_blocking=True))
+    states, at = [forward], [cells]
+    for distance, (first, last) in enumerate(zip(ahead, back, strict=True), start=1):
+        forward = step(forward[:first], ways[0])
+        backward = step(backward[len(backward) - last :], ways[1])
+        states += [forward, backward]
+        at += [cells[:first] + distance, cells[len(cells) - last :] - distance]
+    order = torch.cat(at).argsort().to(z.device, non_blocking=True)
+    lines: Tensor = torch.cat(states).index_select(0, order).unflatten(0, (len(z), length))
+    return lines
 
 
 def transformed(*tensors: Tensor) -> bool:
