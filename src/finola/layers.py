@@ -32,7 +32,7 @@ def autocast_enabled(device: torch.device) -> bool:
 
 def hard_sigmoid(x: Tensor) -> Tensor:
     """`F.hardsigmoid` with second derivatives, which PyTorch's does not have."""
-    return (x + 3).clamp(0, 6) / 6
+    return F.relu6(x + 3) / 6
 
 
 def channels_last(images: Tensor) -> Tensor:
