@@ -61,6 +61,10 @@ def train_step(state: State, batches: list[Batch]) -> dict[str, Tensor]:
         with fabric.no_backward_sync(state.module, enabled=number < passes):
             losses = state.module(state.photos.on_device(batch, fabric))  # Task.forward
             loss = torch.stack(list(losses.values())).sum()
+            if number == 1:
+                # Gradients freed before the forward pass would leave the top of the heap empty: the system takes such
+                # memory back, and page faults would slow down every step on the CPU.
+                state.stepping.zero_grad()
             fabric.backward(loss / passes)
         for name, value in {"loss": loss, **(losses if len(losses) > 1 else {})}.items():
             means[name] = means.get(name, 0) + value.detach() / passes
@@ -69,7 +73,6 @@ def train_step(state: State, batches: list[Batch]) -> dict[str, Tensor]:
     norm = gather(norm)
     state.note_finite(means["loss"], norm)
     state.stepping.step()
-    state.stepping.zero_grad()
     state.step, state.batch = state.step + 1, state.batch + passes
     if state.average is not None:
         state.average.update(state.task, state.step)
