@@ -194,7 +194,8 @@ def _waves(run: Path) -> dict[str, float]:
         waves = finola.waves(model)
         found, quadrant = waves.residual(images), waves["right-down"]
         a, b = restrict(waves.coefficients.A), restrict(waves.coefficients.B)
-        speeds = waves.speeds.abs().nan_to_num(nan=0.0)  # of a static wave, which has none
+        speeds = waves.speeds.abs()
+        speeds = speeds[~speeds.isnan()]  # a static wave has none
     return {
         "path_inconsistency": found.path_inconsistency,
         "commutator": float((a @ b - b @ a).norm() / (a.norm() * b.norm())),
