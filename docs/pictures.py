@@ -103,7 +103,7 @@ def latent(model: str = "paper64") -> None:
 
 
 TWINS = {
-    "channels": ("channels", {"256": "C = 8", "512": "C = 16", "1024": "C = 32", "2048": "C = 64", "3072": "C = 96"}),
+    "channels": ("channels", {"256": "C = 8", "512": "C = 16", "1024": "C = 32", "3072": "C = 96"}),
     "paths": ("grid", {f"1024x{paths}": f"C = 32, M = {paths}" for paths in (1, 2, 4, 8)}),
     "encoders": ("encoders", {f"mf-w{width}": f"width {width // 45}" for width in (720, 1440, 2880)}),
     "speeds": (
@@ -126,7 +126,7 @@ def twins(runs: Path, data: str) -> None:
     names = ("astronaut", "coffee", "chelsea", "rocket")
     photos = torch.cat([_small(name) for name in names])
     for name, (table, rows) in TWINS.items():
-        figure, axes = plt.subplots(len(photos), len(rows) + 1, figsize=(1.35 * len(rows) + 1.35, 1.5 * len(photos)))
+        figure, axes = plt.subplots(len(photos), len(rows) + 1, figsize=(1.35 * len(rows) + 1.35, 1.6 * len(photos)))
         for column, (row, title) in enumerate([("", "photo"), *rows.items()]):
             images = photos
             if row:
@@ -134,10 +134,11 @@ def twins(runs: Path, data: str) -> None:
                 images = finola.load(folder / "model").eval()(photos).clamp(0, 1)
             for axis, image, decibels in zip(axes[:, column], images, psnr(images, photos), strict=True):
                 axis.imshow(image.permute(1, 2, 0), interpolation="bicubic")
-                axis.set(xticks=[], yticks=[], xlabel=f"{decibels:.1f} dB" if row else "")
+                axis.set(xticks=[], yticks=[])
+                axis.set_xlabel(f"{decibels:.1f} dB" if row else "", fontsize=8)
             axes[0, column].set_title(title, fontsize=9)
-        figure.tight_layout(pad=0.4)
-        save_figure(figure, IMAGES / f"twins-{name}.png")
+        figure.set_layout_engine("constrained")
+        save_figure(figure, IMAGES / f"twins-{name}.jpg")
         plt.close(figure)
 
 

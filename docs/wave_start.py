@@ -52,19 +52,14 @@ decoder of the small models (recipe `fit`) are randomly initialised and trained 
 reproduce wave-matrices`). *Fixed* matrices are not trained.
 """
 NOTES = """
-## What remains unexplained
-- **From a random start, more channels hardly help.** From the smallest to the largest C above, PSNR increases by about
-  0.4 dB from the random start and by 8 dB from the wave start, at the same number of images. The matrices are not the
-  main reason, since wave matrices with the same encoder gain only 0.6 dB. Whether the architecture of the encoder or
-  its optimisation is the reason is not known.
-- **Training the matrices does not help.** Between a learned encoder and a learned decoder, plane waves that are never
-  trained are as good as trained ones, and both are better than random matrices that are trained. Most of the gain of
-  the wave start, however, comes from its least-squares analysis and its read-out: within these images the light encoder
-  does not learn a comparable `q` for the same waves.
-- **Random matrices do not become waves.** With random `A` and `B`, the residual of the wave equation and the difference
-  between the two orders of propagation hardly decrease during training ([waves.md, section 8](waves.md)), although
-  matrices exist for which both are zero and the PSNR is higher. The loss has no term for either. Whether training as
-  long as the paper's leads to such matrices is open.
+## What this shows
+- **The wave start is ahead, most of all early.** It has before training what the random start reaches after about
+  30,000 images. The random models here have an encoder and a decoder that learn within minutes; with ones that learn
+  slowly the difference would be larger, and would say more about them than about the matrices.
+- **The matrices alone matter little.** Between the same learned encoder and decoder, plane waves that are trained
+  further are slightly better than random matrices, and fixed ones slightly worse.
+- **Random matrices do not become waves.** Training them brings neither the wave equation nor commuting matrices;
+  [speeds.md](speeds.md) measures both, and what they cost.
 - **Longer training was not possible.** From the wave start, the recipe `waves-tile64` reaches 25.3 dB with 4096 latents
   in half an hour, 0.5 dB above the KLT (`results/train-waves-tile64`). Whether a random start overtakes a wave start
   after enough images cannot be seen on two cores. The paper's models with 4096 latents have 26.1 dB on ImageNet-1K val;
