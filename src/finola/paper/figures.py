@@ -252,7 +252,7 @@ FIGURES = (
     ),
 )
 
-_CHANNELS = (96, 256)
+_CHANNELS = (96,)
 _RANDOM = {f"random-{c}": Same("channels/3072", f"random start, C = {c}", twin={"channels": c}) for c in _CHANNELS}
 _SIDE = TWIN.image_size
 # The learning rates of the wave initialisation are those of its own recipe, data and schedule those of `_fit`.
