@@ -23,7 +23,7 @@ from finola.heads.detector import Detector
 
 FIXED, REFINED = "waves/16x1@4:16", "waves+conv/16x1@4:16"
 ELASTIC = "waves+nets/32x1@4:16+elastic2"
-LEARNED = "residual-w8/16x2@4:16+scatter+slim16"
+LEARNED = "residual-w32/16x2@4:16+scatter+slim16"
 
 
 @cache
